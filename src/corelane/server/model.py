@@ -1,0 +1,218 @@
+"""A model as the routes see it: a task in front of a slot. Text in, answers out, within a deadline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from enum import Enum
+from time import perf_counter
+from typing import Any
+
+from corelane.engine import RESTART_S, Core, Slot, Ticket
+from corelane.errors import DeadlineError, InvalidInputError, RequestError, UnavailableError
+from corelane.tasks import parse_parameters
+from corelane.tasks.base import Encoded, Task
+
+# Work on the event loop up to these sizes: a hand-over to another thread costs about as much as the work itself.
+INLINE_CHARACTERS = 4_000
+INLINE_ROWS = 4
+
+# A caller's disconnect is looked for after so long: most answers are there sooner, and the look costs a task.
+WATCH_AFTER_S = 0.02
+
+
+class Settled(Enum):
+    """Why a request's wait is over."""
+
+    DONE = "done"
+    DEADLINE = "deadline"
+    CALLER_LEFT = "caller left"
+    ENDING = "ending"
+
+
+class CallerLeftError(Exception):
+    """The caller closed the connection; there is nobody to answer."""
+
+
+@dataclass(slots=True)
+class Answers:
+    """One request's answers in the order of its items, an error in the place of an item that has none.
+
+    Times are seconds; queue and compute are those of the slowest item.
+    """
+
+    answers: list[Any]  # a JSON value, or a RequestError
+    truncated: list[int]  # the items whose text was cut
+    timing: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def all_failed(self) -> bool:
+        """Whether no item has an answer."""
+        return all(isinstance(answer, RequestError) for answer in self.answers)
+
+
+@dataclass(frozen=True)
+class Model:
+    """`name` is the one in the URL (model_0), `label` that of its bundle (demo-qa@1)."""
+
+    name: str
+    label: str
+    task: Task
+    slot: Slot
+    core: Core
+    executor: Executor
+    about: dict[str, Any]
+    waits: set[asyncio.Future[Settled]] = field(default_factory=set)  # the requests that wait for the core now
+
+    def give_up(self) -> None:
+        """Answer every request that still waits with UnavailableError: this process is about to end."""
+        for wait in tuple(self.waits):
+            _settle(wait, Settled.ENDING)
+
+    async def predict(
+        self,
+        items: Sequence[Any],
+        parameters: Any,
+        deadline: float | None,
+        caller_left: Callable[[], Awaitable[None]] | None = None,
+    ) -> Answers:
+        """Answer all items. `deadline` is in `loop.time()` seconds; `caller_left` returns once the caller is gone.
+
+        Raises RequestError for what concerns the request as a whole (its parameters, the queue), CallerLeftError.
+        """
+        self.core.check_rows(len(items))  # refused before any text is looked at
+        parsed = parse_parameters(self.task, parameters)
+        began = perf_counter()
+        encoded = await self._offload(_size_of(items) > INLINE_CHARACTERS, self._encode, items, parsed)
+        encode_s = perf_counter() - began
+
+        tickets = await self._compute([item for item in encoded if isinstance(item, Encoded)], deadline, caller_left)
+
+        began = perf_counter()
+        rows = sum(len(ticket.rows) for ticket in tickets)
+        answers = await self._offload(rows > INLINE_ROWS, self._decode, encoded, tickets, parsed)
+        return Answers(
+            answers,
+            [at for at, item in enumerate(encoded) if isinstance(item, Encoded) and item.truncated],
+            {
+                "encode": encode_s,
+                "queue": max((ticket.queue_s for ticket in tickets), default=0.0),
+                "compute": max((ticket.compute_s for ticket in tickets), default=0.0),
+                "decode": perf_counter() - began,
+            },
+        )
+
+    async def _offload(self, heavy: bool, work: Callable[..., Any], *args: Any) -> Any:
+        if not heavy:
+            return work(*args)
+        return await asyncio.get_running_loop().run_in_executor(self.executor, work, *args)
+
+    def _encode(self, items: Sequence[Any], parameters: Any) -> list[Encoded | RequestError]:
+        encoded: list[Encoded | RequestError] = []
+        for item in items:
+            try:
+                encoded.append(self.task.encode(item, parameters))
+            except RequestError as error:
+                encoded.append(error)
+        return encoded
+
+    async def _compute(
+        self,
+        encoded: Sequence[Encoded],
+        deadline: float | None,
+        caller_left: Callable[[], Awaitable[None]] | None,
+    ) -> list[Ticket]:
+        """Run all rows; tickets that are not finished at the deadline, or when the caller leaves, are abandoned."""
+        loop = asyncio.get_running_loop()
+        finished: asyncio.Future[Settled] = loop.create_future()
+        watcher: asyncio.Task[None] | None = None
+        left = len(encoded)
+
+        def on_done(ticket: Ticket) -> None:  # on the core's thread
+            nonlocal left
+            left -= 1
+            if left == 0:
+                loop.call_soon_threadsafe(_settle, finished, Settled.DONE)
+
+        async def watch_caller() -> None:
+            assert caller_left is not None
+            await caller_left()
+            _settle(finished, Settled.CALLER_LEFT)
+
+        def start_watching() -> None:
+            nonlocal watcher
+            watcher = loop.create_task(watch_caller())
+
+        tickets = [Ticket(item.rows, on_done) for item in encoded]
+        if not tickets:
+            return []
+        self.core.submit(self.slot, tickets)
+        self.waits.add(finished)
+        timers = []
+        if deadline is not None:
+            timers.append(loop.call_at(deadline, _settle, finished, Settled.DEADLINE))
+        if caller_left is not None:
+            timers.append(loop.call_later(WATCH_AFTER_S, start_watching))
+        try:
+            why = await finished
+        finally:
+            self.waits.discard(finished)
+            for timer in timers:
+                timer.cancel()
+            if watcher is not None:
+                watcher.cancel()
+            unfinished = [ticket for ticket in tickets if ticket.pending]
+            if unfinished:  # nobody waits for these any more
+                self.core.abandon(self.slot, unfinished)
+        if why is Settled.CALLER_LEFT:
+            raise CallerLeftError
+        if why is Settled.ENDING:
+            raise UnavailableError("this core's server is ending; try another core or come back", RESTART_S)
+        return tickets
+
+    def _decode(
+        self, encoded: Sequence[Encoded | RequestError], tickets: Sequence[Ticket], parameters: Any
+    ) -> list[Any]:
+        answers: list[Any] = []
+        remaining = iter(tickets)
+        for item in encoded:
+            if isinstance(item, RequestError):
+                answers.append(item)
+                continue
+            ticket = next(remaining)
+            if ticket.pending:
+                answers.append(
+                    DeadlineError("the deadline passed before the answer was there; ask again or allow more time")
+                )
+            elif ticket.error is not None:
+                answers.append(ticket.error)
+            else:
+                answers.append(self.task.decode(item, ticket.outputs, parameters))
+        return answers
+
+
+def _settle(wait: asyncio.Future[Settled], why: Settled) -> None:
+    if not wait.done():
+        wait.set_result(why)
+
+
+def _size_of(items: Sequence[Any]) -> int:
+    """Characters of text in the items, roughly: strings, and strings in objects."""
+    size = 0
+    for item in items:
+        if isinstance(item, str):
+            size += len(item)
+        elif isinstance(item, dict):
+            size += sum(len(value) for value in item.values() if isinstance(value, str))
+    return size
+
+
+def deadline_after(timeout_ms: int, header: str | None) -> float | None:
+    """The deadline in `loop.time()` seconds, or None for none; the header `x-request-timeout-ms` can only lower it."""
+    if header is not None:
+        if not header.isdigit() or int(header) == 0:
+            raise InvalidInputError(f"x-request-timeout-ms is {header!r}; send a whole number of milliseconds above 0")
+        timeout_ms = min(int(header), timeout_ms or int(header))
+    return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None
