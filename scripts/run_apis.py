@@ -31,9 +31,7 @@ def main() -> int:
     from corelane.load.arguments import add_arguments
     from corelane.load.command import run
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_arguments(parser)
     arguments = parser.parse_args()
     try:

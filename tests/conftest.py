@@ -34,9 +34,7 @@ def tiny_bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
     """A random question-answering model of a few kilobytes, really traced. Never damage it: see `copied`."""
     root = tmp_path_factory.mktemp("tiny")
     tiny_bert(root / "model")
-    return traced(
-        root, model_name="./model", compiled_model="tiny", batch_sizes="1,2", sequence_lengths="16,32"
-    )
+    return traced(root, model_name="./model", compiled_model="tiny", batch_sizes="1,2", sequence_lengths="16,32")
 
 
 @pytest.fixture

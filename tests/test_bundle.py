@@ -109,9 +109,7 @@ def test_a_single_traced_file_is_refused_with_the_reason(tmp_path: Path) -> None
 # --- the manifest ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "field", [field.name for field in dataclasses.fields(Manifest)] + ["format", "checksum"]
-)
+@pytest.mark.parametrize("field", [field.name for field in dataclasses.fields(Manifest)] + ["format", "checksum"])
 def test_a_manifest_without_one_of_its_fields_is_refused(tmp_path: Path, field: str) -> None:
     """A default made up on reading would be served as if it had been traced."""
     made = write(tmp_path)
@@ -147,9 +145,7 @@ def test_a_manifest_with_an_unknown_field_is_refused(tmp_path: Path) -> None:
         ("format", 2),
     ],
 )
-def test_a_manifest_with_a_value_of_the_wrong_form_is_refused(
-    tmp_path: Path, field: str, value: object
-) -> None:
+def test_a_manifest_with_a_value_of_the_wrong_form_is_refused(tmp_path: Path, field: str, value: object) -> None:
     """Named here, and not as a type error in the middle of a start."""
     made = write(tmp_path)
     values = json.loads((made.path / "manifest.json").read_bytes()) | {field: value}

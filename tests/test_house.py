@@ -156,9 +156,7 @@ def test_serving_loads_neither_torch_nor_transformers() -> None:
 def test_nothing_shadows_the_real_fastapi() -> None:
     """The folder fastapi/ holds the serving container; with an __init__.py it would be imported instead."""
     assert not (ROOT / "fastapi" / "__init__.py").exists()
-    found = python(
-        "import fastapi; print(fastapi.__file__)"
-    ).strip()  # the root is on the path, as with python -c
+    found = python("import fastapi; print(fastapi.__file__)").strip()  # the root is on the path, as with python -c
     assert found != "None"
     assert not Path(found).is_relative_to(ROOT / "fastapi")
 
@@ -244,8 +242,6 @@ _PLACES = re.compile(
 def test_no_file_names_a_place_of_one_machine() -> None:
     """A path that exists on one machine alone, or the address of somebody's mirror, works nowhere else."""
     found = [
-        f"{path.relative_to(ROOT)}: {match[0].strip()}"
-        for path, text in texts()
-        for match in _PLACES.finditer(text)
+        f"{path.relative_to(ROOT)}: {match[0].strip()}" for path, text in texts() for match in _PLACES.finditer(text)
     ]
     assert found == []

@@ -71,9 +71,7 @@ def test_a_hub_id_is_resolved_without_the_network() -> None:
     assert (source.kind, source.path, source.fingerprint) == ("hub", None, "org/model@v2")
 
 
-@pytest.mark.parametrize(
-    "name", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "a/b/c", "what is this", ""]
-)
+@pytest.mark.parametrize("name", ["./nowhere", "/nowhere/at/all", "~/nowhere-at-all", "a/b/c", "what is this", ""])
 def test_a_name_that_leads_nowhere_is_one_sentence(name: str, tmp_path: Path) -> None:
     """It says what a name can be."""
     with pytest.raises(ConfigError, match="demo-qa"):
@@ -95,9 +93,7 @@ def test_a_missing_demo_package_says_what_to_install(monkeypatch: pytest.MonkeyP
         models.resolve("demo-embed")
 
 
-def test_a_hub_model_without_network_or_cache_says_what_to_do(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_hub_model_without_network_or_cache_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A folder, or a cache brought along."""
     import huggingface_hub.constants
 
@@ -203,9 +199,7 @@ def test_an_encoder_is_not_made_to_answer_questions(tmp_path: Path) -> None:
 def test_weights_that_lack_the_head_are_refused(tmp_path: Path) -> None:
     """The configuration promises a head that the weights don't have."""
     folder = tiny_bert(tmp_path, head=False)
-    config = json.loads((folder / "config.json").read_bytes()) | {
-        "architectures": ["BertForQuestionAnswering"]
-    }
+    config = json.loads((folder / "config.json").read_bytes()) | {"architectures": ["BertForQuestionAnswering"]}
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(ConfigError, match="lack qa_outputs"):
         models.load(models.resolve(str(folder)))
@@ -268,10 +262,7 @@ def test_a_tokenizer_without_its_file_is_converted(tmp_path: Path, demo_embed: m
     with models.quiet():
         converted = models.read_tokenizer(tmp_path)
     assert converted.padding is None
-    assert (
-        converted.encode("Hello, world", "again").ids
-        == demo_embed.tokenizer.encode("Hello, world", "again").ids
-    )
+    assert converted.encode("Hello, world", "again").ids == demo_embed.tokenizer.encode("Hello, world", "again").ids
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b"not json"])
@@ -318,9 +309,7 @@ def test_pooling_is_read_in_the_old_and_the_new_form(
     assert options.pooling == pooling
 
 
-@pytest.mark.parametrize(
-    "modules", [("Pooling", "Dense", "Normalize"), ("Normalize",), ("Pooling", "LayerNorm")]
-)
+@pytest.mark.parametrize("modules", [("Pooling", "Dense", "Normalize"), ("Normalize",), ("Pooling", "LayerNorm")])
 def test_a_module_that_is_not_carried_is_refused_by_name(tmp_path: Path, modules: tuple[str, ...]) -> None:
     """Left out, it would change every vector in silence."""
     sentence_files(tmp_path, {}, modules=modules)

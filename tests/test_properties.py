@@ -108,9 +108,7 @@ def test_a_value_is_read_as_it_was_meant(text: str | bytes, value: str) -> None:
         pytest.param("k=1\u2028j=2", 1, "U+2028", id="line-separator"),
     ],
 )
-def test_what_could_be_misread_is_refused_with_file_line_and_reason(
-    text: str | bytes, line: int, reason: str
-) -> None:
+def test_what_could_be_misread_is_refused_with_file_line_and_reason(text: str | bytes, line: int, reason: str) -> None:
     """A guess would become a default, a half-expanded name or a lost key, far from the line that is wrong."""
     message = refusal(text)
     assert message.startswith(f"config.properties:{line}: ")
@@ -122,9 +120,7 @@ def test_an_entry_knows_the_line_of_its_key() -> None:
     assert parse_properties(b"a=1,\\\n  2\nb=3", "x") == {"a": Entry("1,2", 1), "b": Entry("3", 3)}
 
 
-_WORDS = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"], exclude_characters="\ufeff")
-)
+_WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"], exclude_characters="\ufeff"))
 _NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_.-]{0,12}", fullmatch=True)
 
 
@@ -145,9 +141,7 @@ def _rendered(draw: st.DrawFn) -> tuple[bytes, dict[str, str]]:
         lines += draw(st.lists(st.sampled_from(["", "  ", "# comment = 1", "! comment \\"]), max_size=2))
         lead = draw(st.sampled_from(["", " ", "export "]))
         separator = draw(blanks) + draw(st.sampled_from("=:")) + draw(blanks)
-        lines.append(
-            f"{lead}{key}{separator}{mark}{value}{mark}{draw(st.sampled_from(['', ' ', ' # comment']))}"
-        )
+        lines.append(f"{lead}{key}{separator}{mark}{value}{mark}{draw(st.sampled_from(['', ' ', ' # comment']))}")
     mark_bytes = draw(st.sampled_from([b"", b"\xef\xbb\xbf"]))
     return mark_bytes + (end.join(lines) + draw(st.sampled_from(["", end]))).encode(), meant
 

@@ -36,9 +36,7 @@ def load_refusal(root: Path, environ: dict[str, str] | None = None) -> str:
     return str(caught.value)
 
 
-def run_module(
-    *arguments: str, cwd: Path, environ: dict[str, str] | None = None
-) -> subprocess.CompletedProcess[bytes]:
+def run_module(*arguments: str, cwd: Path, environ: dict[str, str] | None = None) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "corelane.settings", *arguments],
         cwd=cwd,
@@ -187,26 +185,14 @@ def test_the_chip_is_read_through_quotes_and_export(tmp_path: Path, line: str) -
 @pytest.mark.parametrize(
     ("files", "place", "hint"),
     [
-        pytest.param(
-            {"config": "a_typo=1"}, "config.properties:1", "no setting a_typo is known; correct", id="far"
-        ),
+        pytest.param({"config": "a_typo=1"}, "config.properties:1", "no setting a_typo is known; correct", id="far"),
         pytest.param({"config": "\nnum_core=1"}, "config.properties:2", "did you mean num_cores;", id="near"),
-        pytest.param(
-            {"config": "NUM_CORES=1"}, "config.properties:1", "did you mean num_cores;", id="capitals"
-        ),
+        pytest.param({"config": "NUM_CORES=1"}, "config.properties:1", "did you mean num_cores;", id="capitals"),
         pytest.param({"config": "num-cores=1"}, "config.properties:1", "did you mean num_cores;", id="dash"),
-        pytest.param(
-            {"config": "CORELANE_NUM_CORES=1"}, "config.properties:1", "did you mean num_cores;", id="prefix"
-        ),
-        pytest.param(
-            {"config": "CHIP_TYPE=cpu"}, "config.properties:1", "belongs in .env, as CHIP_TYPE", id="env-key"
-        ),
-        pytest.param(
-            {"config": "image_tag=x"}, "config.properties:1", "belongs in docker.properties", id="docker-key"
-        ),
-        pytest.param(
-            {"env": "NUM_CORES=1"}, ".env:1", "belongs in config.properties, as num_cores", id="config-key"
-        ),
+        pytest.param({"config": "CORELANE_NUM_CORES=1"}, "config.properties:1", "did you mean num_cores;", id="prefix"),
+        pytest.param({"config": "CHIP_TYPE=cpu"}, "config.properties:1", "belongs in .env, as CHIP_TYPE", id="env-key"),
+        pytest.param({"config": "image_tag=x"}, "config.properties:1", "belongs in docker.properties", id="docker-key"),
+        pytest.param({"env": "NUM_CORES=1"}, ".env:1", "belongs in config.properties, as num_cores", id="config-key"),
         pytest.param({"env": "chip_type=cpu"}, ".env:1", "did you mean CHIP_TYPE;", id="lower-case-in-env"),
         pytest.param({"env": "CHIPTYPE=cpu"}, ".env:1", "did you mean CHIP_TYPE;", id="near-in-env"),
         pytest.param(
@@ -301,9 +287,7 @@ def test_a_wrong_value_in_the_environment_names_the_variable(tmp_path: Path) -> 
         pytest.param("CORELANE_MODEL_NAME", "demo-qa ", "'demo-qa '", id="blank"),
         pytest.param("CORELANE_MODEL_NAME", "demo\nqa", r"'demo\nqa'", id="line-end"),
         pytest.param("CORELANE_MODEL_NAME", "demo\udcff", r"is not UTF-8", id="undecodable"),
-        pytest.param(
-            "CORELANE_CONFIG", '"other.properties"', '"other.properties" with its quotes', id="file-name"
-        ),
+        pytest.param("CORELANE_CONFIG", '"other.properties"', '"other.properties" with its quotes', id="file-name"),
     ],
 )
 def test_what_an_env_file_reader_left_around_a_value_is_shown_not_guessed(
@@ -414,9 +398,7 @@ def test_a_setting_that_would_do_nothing_is_refused(tmp_path: Path, files: dict[
 def test_writing_such_a_setting_down_at_its_default_is_fine(tmp_path: Path) -> None:
     """A file may spell out everything."""
     load(
-        folder(
-            tmp_path, config="http_workers=1\nruntime=process\nbatch_wait_ms=0", docker="image_tag=latest"
-        ),
+        folder(tmp_path, config="http_workers=1\nruntime=process\nbatch_wait_ms=0", docker="image_tag=latest"),
         {},
     )
 
@@ -429,9 +411,7 @@ def test_a_variable_that_other_tools_share_is_not_refused(tmp_path: Path) -> Non
 
 def test_one_who_only_looks_may_see_what_is_not_carried(tmp_path: Path) -> None:
     """Looking accepts nothing, but it is said."""
-    settings = load(
-        folder(tmp_path, docker="registry: host.example:5000/team%2Frepo"), {}, refuse_uncarried=False
-    )
+    settings = load(folder(tmp_path, docker="registry: host.example:5000/team%2Frepo"), {}, refuse_uncarried=False)
     assert settings.registry == "host.example:5000/team%2Frepo"
     assert len(uncarried(settings)) == 1
 
@@ -439,9 +419,7 @@ def test_one_who_only_looks_may_see_what_is_not_carried(tmp_path: Path) -> None:
 # ---- the command -------------------------------------------------------------------------------------------
 
 
-_WORDS = st.text(
-    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"], exclude_characters="\ufeff")
-)
+_WORDS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs", "Zl", "Zp"], exclude_characters="\ufeff"))
 
 
 @given(_WORDS)
@@ -462,9 +440,7 @@ def test_bash_gets_all_settings_through_eval(tmp_path: Path) -> None:
         'printf "%s|%s|%s|%s" "$model_name" "$batch_sizes" "$num_cores" "$path_to_traced_models"'
     )
     environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(SOURCE), "LC_ALL": "C"}
-    answer = subprocess.run(
-        ["bash", "-euc", script, "bash", str(root)], env=environ, capture_output=True, check=True
-    )
+    answer = subprocess.run(["bash", "-euc", script, "bash", str(root)], env=environ, capture_output=True, check=True)
     assert answer.stdout.decode() == f"{quoted}|1,8|all|{root / 'traced-models'}"
     assert answer.stderr == b""
 
@@ -486,9 +462,7 @@ def test_a_value_not_carried_yet_is_printed_for_bash_with_a_word_beside_it(tmp_p
     ("arguments", "environ", "message"),
     [
         pytest.param(["--shell", "num_core"], {}, b"did you mean num_cores", id="unknown-name"),
-        pytest.param(
-            ["--shell"], {"CORELANE_NUM_CORES": "x"}, b"environment CORELANE_NUM_CORES", id="bad-value"
-        ),
+        pytest.param(["--shell"], {"CORELANE_NUM_CORES": "x"}, b"environment CORELANE_NUM_CORES", id="bad-value"),
         pytest.param(["--shell"], {"CORELANE_CONFIG": "gone"}, b"which does not exist", id="missing-file"),
         pytest.param([], {"CORELANE_HTTP_WORKERS": "2"}, b"not carried", id="not-carried"),
     ],

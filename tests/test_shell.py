@@ -1,6 +1,7 @@
 """deploy.sh and the scripts, as far as they go without an installation.
 
-A copy of the project, and a python that pretends to install. The copy's command line is a stub that prints what it was called with; the reader of the settings is the real one.
+They run in a copy of the project, with a python that pretends to install. The copy's command line is a stub that
+prints what it was called with; the reader of the settings is the real one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import pytest
 
 PROJECT = Path(__file__).resolve().parents[1]
 COPIED = ("deploy.sh", "pyproject.toml", "config.properties", "docker.properties", ".env", "src", "scripts", "deploy")
-SCRIPTS = ("deploy.sh", "scripts/status", "scripts/logs", "scripts/stop")
 # What the scripts call; with these alone on PATH, nothing else can be found by chance.
 TOOLS = ("bash", "env", "dirname", "grep", "cat", "cksum", "ls", "tail", "rm", "flock")
 

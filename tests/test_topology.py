@@ -91,9 +91,7 @@ def test_visible_cores_are_whole_numbers_and_ranges(text: str, cores: tuple[int,
         pytest.param("0-999999", "no system has more", id="too-many"),
     ],
 )
-def test_what_the_runtime_would_refuse_or_guess_is_refused_with_the_text_itself(
-    text: str, reason: str
-) -> None:
+def test_what_the_runtime_would_refuse_or_guess_is_refused_with_the_text_itself(text: str, reason: str) -> None:
     """The runtime's own message names neither the variable nor the part that is wrong."""
     with pytest.raises(ConfigError) as caught:
         parse_visible_cores(text)
@@ -162,9 +160,7 @@ def test_more_cores_than_exist_are_capped_with_a_sentence() -> None:
     """A laptop runs the configuration of a large machine."""
     placement = placed(num_cores=40)
     assert len(placement.assignments) == 2
-    assert placement.notes == (
-        "num_cores=40 is more than the 2 cores of this machine (CPUs 0, 1), so 2 are used.",
-    )
+    assert placement.notes == ("num_cores=40 is more than the 2 cores of this machine (CPUs 0, 1), so 2 are used.",)
 
 
 def test_without_an_affinity_call_servers_run_unpinned_and_that_is_said() -> None:
@@ -255,17 +251,13 @@ def test_a_neuron_chip_needs_to_know_its_instance() -> None:
 @pytest.mark.parametrize(
     ("chip", "instance_type", "reason"),
     [
-        pytest.param(
-            "inf2", "inf2.99xlarge", "is not known; set instance_type to one of inf2.xlarge", id="unknown"
-        ),
+        pytest.param("inf2", "inf2.99xlarge", "is not known; set instance_type to one of inf2.xlarge", id="unknown"),
         pytest.param("inf2", "inf1.xlarge", "has the chip inf1, not inf2", id="other-chip"),
         pytest.param("trn3", "trn3.48xlarge", "no instance type of trn3 is known here yet", id="no-table"),
         pytest.param("gpu", "", "set one of cpu, inf1, inf2, trn1, trn2, trn3", id="unknown-chip"),
     ],
 )
-def test_an_unknown_instance_or_chip_is_refused_with_the_known_ones(
-    chip: str, instance_type: str, reason: str
-) -> None:
+def test_an_unknown_instance_or_chip_is_refused_with_the_known_ones(chip: str, instance_type: str, reason: str) -> None:
     """Placement on a machine nobody knows would be a guess."""
     assert reason in refusal(chip=chip, instance_type=instance_type)
 
@@ -299,9 +291,7 @@ def test_a_server_of_two_cores_is_named_and_addressed_by_its_first() -> None:
 
 def test_a_server_stays_within_one_device() -> None:
     """It is handed one device file."""
-    assert "does not divide the 2 cores" in refusal(
-        chip="inf2", instance_type="inf2.24xlarge", cores_per_server=4
-    )
+    assert "does not divide the 2 cores" in refusal(chip="inf2", instance_type="inf2.24xlarge", cores_per_server=4)
     assert "lower it" in refusal(cores_per_server=3)
 
 
@@ -311,19 +301,13 @@ def test_a_server_stays_within_one_device() -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        pytest.param(
-            {"gateway_port": 8081}, "gateway_port=8081 is among the ports 8081 to 8082", id="first-core"
-        ),
-        pytest.param(
-            {"gateway_port": 8082}, "gateway_port=8082 is among the ports 8081 to 8082", id="last-core"
-        ),
+        pytest.param({"gateway_port": 8081}, "gateway_port=8081 is among the ports 8081 to 8082", id="first-core"),
+        pytest.param({"gateway_port": 8082}, "gateway_port=8082 is among the ports 8081 to 8082", id="last-core"),
         pytest.param({"first_port": 65535}, "on the ports 65535 to 65536", id="past-the-last-port"),
         pytest.param({"first_port": 0}, "on the ports 0 to 1", id="port-zero"),
     ],
 )
-def test_ports_that_cannot_all_be_had_are_refused_with_the_numbers(
-    changes: dict[str, int], reason: str
-) -> None:
+def test_ports_that_cannot_all_be_had_are_refused_with_the_numbers(changes: dict[str, int], reason: str) -> None:
     """Otherwise the last server, or the gateway, fails after the others are up."""
     assert reason in refusal(**changes)
 

@@ -120,16 +120,22 @@ def test_a_long_url_passes(plan: Plan) -> None:
 
 
 def test_predictions_go_to_the_least_busy_core(plan: Plan, tmp_path: Path) -> None:
-    """While one core works on a request, all others go to the other."""
-    hold = tmp_path / "hold"
-    held = threading.Thread(target=ask, args=(entry(plan), f"/predictions/model_0?hold={hold}"))
-    held.start()
-    eventually(lambda: any(tmp_path.iterdir()), "one core has the request")
-    busy = int(next(tmp_path.iterdir()).suffix[1:])
+    """Two requests are kept back on each core; when those of one core have ended, the next all go there."""
+    holds = [tmp_path / f"hold-{number}" for number in range(4)]
+    held = [threading.Thread(target=ask, args=(entry(plan), f"/predictions/model_0?hold={hold}")) for hold in holds]
+    for thread in held:
+        thread.start()
+    eventually(lambda: len(list(tmp_path.iterdir())) == 4, "all four are being worked on")
+    ended = [number for number, hold in enumerate(holds) if hold.with_suffix(".10").exists()]
+    assert len(ended) == 2
+    for number in ended:
+        holds[number].touch()
+        held[number].join()
     counted = Counter(ask(entry(plan), "/predictions/model_0").json["core"] for _ in range(20))
-    hold.touch()
-    held.join()
-    assert counted == {11 - busy: 20}
+    for hold, thread in zip(holds, held, strict=True):
+        hold.touch()
+        thread.join()
+    assert counted == {10: 20}
 
 
 def test_a_pinned_core_that_is_away_is_503_at_once_with_retry_after(root: Path, supervise: Supervise) -> None:

@@ -69,10 +69,7 @@ def test_a_healthy_deployment_exits_0(call: Call, stand_in: Start, two_ports: in
     questions = 2 * len(KNOWN["question_answering"])
     outcome = call(two_ports, cores=2, requests=questions)
     assert outcome.exit_code == 0, outcome.out
-    assert (
-        outcome.last_line
-        == f"all {2 * questions} calls to 2 endpoints were answered, and no answer was wrong"
-    )
+    assert outcome.last_line == f"all {2 * questions} calls to 2 endpoints were answered, and no answer was wrong"
 
 
 def test_exactly_the_requests_that_were_asked_for_are_sent(call: Call, stand_in: Start) -> None:
@@ -142,9 +139,7 @@ def _wrong(request: Request) -> Reply:
         pytest.param(lambda request: Reply(None, raw=b"SSH-2.0-x\r\n"), "wrong service", id="no HTTP"),
     ],
 )
-def test_a_bad_endpoint_is_reported_as_what_it_is(
-    call: Call, stand_in: Start, behaviour: Behaviour, kind: str
-) -> None:
+def test_a_bad_endpoint_is_reported_as_what_it_is(call: Call, stand_in: Start, behaviour: Behaviour, kind: str) -> None:
     """All of its calls fail, none of them counts as served or has a latency, and the last line names it."""
     outcome = call(stand_in(_only_predictions(behaviour)).port)
     assert outcome.exit_code == 1

@@ -49,6 +49,4 @@ def test_a_wrong_answer_on_the_pooled_route_names_the_core_that_gave_it() -> Non
 
 def test_a_refusal_is_told_in_the_servers_own_words() -> None:
     """They say what to do; a bare status does not."""
-    assert judged(PINNED, 503, "1", {"detail": "core 1 is draining"}) == Failure(
-        "status 503", "core 1 is draining"
-    )
+    assert judged(PINNED, 503, "1", {"detail": "core 1 is draining"}) == Failure("status 503", "core 1 is draining")

@@ -61,9 +61,7 @@ def test_both_methods_ask_the_same() -> None:
     assert json.loads(body) == {"inputs": {"question": item["question"], "context": item["context"]}}
 
 
-@pytest.mark.parametrize(
-    ("method", "kinds"), [("post", {"post"}), ("get", {"get"}), ("both", {"post", "get"})]
-)
+@pytest.mark.parametrize(("method", "kinds"), [("post", {"post"}), ("get", {"get"}), ("both", {"post", "get"})])
 def test_the_method_can_be_chosen(method: str, kinds: set[str]) -> None:
     """One route at a time can be measured."""
     assert {call.key.split()[0] for call in questions(QA, method).calls} == kinds

@@ -8,9 +8,7 @@ from corelane.load.targets import Target
 
 
 def tally(core: int, latencies_ms: list[float], *failures: Failure) -> Tally:
-    made = Tally(
-        Target(core, 0, "cores", f"http://127.0.0.1:{8081 + core}/x"), sent=len(latencies_ms) + len(failures)
-    )
+    made = Tally(Target(core, 0, "cores", f"http://127.0.0.1:{8081 + core}/x"), sent=len(latencies_ms) + len(failures))
     made.served = [Served(latency_ms, "post 0", 0) for latency_ms in latencies_ms]
     for failure in failures:
         made.fail(failure)

@@ -49,9 +49,7 @@ def encode(bundle: Bundle, *text: str) -> Row:
     return Row(len(encoding.ids), tuple(np.array(column, np.int64) for column in columns))
 
 
-def test_every_shape_gives_the_uncompiled_models_answers(
-    demo_qa_bundle: Bundle, answering: CpuRuntime
-) -> None:
+def test_every_shape_gives_the_uncompiled_models_answers(demo_qa_bundle: Bundle, answering: CpuRuntime) -> None:
     """What a server checks at its start."""
     parity = replay(answering, golden(demo_qa_bundle, answering))
     assert set(parity.shapes) == {Shape(batch, length) for batch in (1, 4) for length in (64, 128, 384)}

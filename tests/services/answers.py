@@ -33,6 +33,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    wbufsize = 64 * 1024  # head and body in one piece: after a kill between the two nobody could ask again
 
     def do_GET(self) -> None:
         hold = parse_qs(urlsplit(self.path).query).get("hold")

@@ -46,9 +46,7 @@ def metaspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     specials = ["<unk>", "<sep>", "<cls>"]
-    trainer = trainers.UnigramTrainer(
-        vocab_size=120, special_tokens=specials, unk_token="<unk>", show_progress=False
-    )
+    trainer = trainers.UnigramTrainer(vocab_size=120, special_tokens=specials, unk_token="<unk>", show_progress=False)
     tokenizer.train_from_iterator(CORPUS, trainer)
     tokenizer.post_processor = processors.TemplateProcessing(
         single="$A:0 <sep>:0 <cls>:2",

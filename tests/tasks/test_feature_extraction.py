@@ -119,9 +119,7 @@ def test_a_text_that_normalises_to_nothing_is_the_special_tokens_alone(wordpiece
         ({"text": "a", "text_pair": "\udc00"}, "text_pair has half of a surrogate pair"),
     ],
 )
-def test_an_item_of_another_form_is_refused_in_one_sentence(
-    wordpiece: Path, item: object, words: str
-) -> None:
+def test_an_item_of_another_form_is_refused_in_one_sentence(wordpiece: Path, item: object, words: str) -> None:
     """The sentence names the field and what was found."""
     with pytest.raises(InvalidInputError) as caught:
         encode(make(wordpiece), item)
@@ -157,9 +155,7 @@ def test_many_threads_get_the_rows_that_one_gets(wordpiece: Path) -> None:
     short, long = make(wordpiece, 32), make(wordpiece, 128)
     texts = ["word " * (7 * at % 150 + 1) for at in range(200)]
     parameters = parse_parameters(short, None)
-    alone = {
-        id(task): [columns(task.encode(text, parameters).rows[0]) for text in texts] for task in (short, long)
-    }
+    alone = {id(task): [columns(task.encode(text, parameters).rows[0]) for text in texts] for task in (short, long)}
     wrong: list[Any] = []
 
     def work(task: Task) -> None:

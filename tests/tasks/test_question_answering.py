@@ -38,9 +38,7 @@ def flat(length: int) -> dict[str, Array]:
 
 def noise(rows: Sequence[Row], seed: int) -> list[dict[str, Array]]:
     random = np.random.default_rng(seed)
-    return [
-        {name: random.normal(scale=3, size=row.length).astype(np.float32) for name in flat(0)} for row in rows
-    ]
+    return [{name: random.normal(scale=3, size=row.length).astype(np.float32) for name in flat(0)} for row in rows]
 
 
 def pointing(row: Row, tokens: Sequence[int], height: float = 12.0) -> dict[str, Array]:
@@ -301,9 +299,7 @@ def library(path: Path, max_length: int, stride: int) -> Tokenizer:
 @pytest.mark.parametrize("stride", [0, 1, 7, 12])
 @pytest.mark.parametrize("length", [40, 48])
 @pytest.mark.parametrize("repeats", [1, 2, 5, 11, 40])
-def test_windows_are_those_of_the_library(
-    any_tokenizer: Path, length: int, stride: int, repeats: int
-) -> None:
+def test_windows_are_those_of_the_library(any_tokenizer: Path, length: int, stride: int, repeats: int) -> None:
     """The models were trained and measured with these."""
     question, context = "Where does Ana live?", "Ana lives in Porto, it is so. " * repeats
     first = library(any_tokenizer, length, stride).encode(question, context)
@@ -376,9 +372,7 @@ def test_an_answer_in_two_windows_counts_once_with_its_best_score(
 
 
 @pytest.mark.parametrize("stride", [114, 115, 127, 128, 10**9])
-def test_a_stride_that_leaves_no_step_is_refused(
-    wordpiece: Path, sized: tuple[str, str], stride: int
-) -> None:
+def test_a_stride_that_leaves_no_step_is_refused(wordpiece: Path, sized: tuple[str, str], stride: int) -> None:
     """With the number that was sent and the one it must be below."""
     with pytest.raises(InvalidInputError, match=rf"doc_stride={stride} must be below .*(114|128)"):
         encode(make(wordpiece, 128), *sized, doc_stride=stride)
@@ -474,9 +468,7 @@ def test_a_text_of_which_no_token_is_left_is_refused(wordpiece: Path) -> None:
         ({"question": "hi", "context": "😀\udc00"}, "context has half of a surrogate pair (U+DC00)"),
     ],
 )
-def test_an_item_of_another_form_is_refused_in_one_sentence(
-    wordpiece: Path, item: object, sentence: str
-) -> None:
+def test_an_item_of_another_form_is_refused_in_one_sentence(wordpiece: Path, item: object, sentence: str) -> None:
     """The sentence names the field and what was found."""
     task = make(wordpiece)
     with pytest.raises(InvalidInputError) as caught:

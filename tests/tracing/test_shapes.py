@@ -26,9 +26,7 @@ from corelane.tracing.shapes import choose_sequences, usable_sequence
         ({"model_type": "t5", "max_position_embeddings": -1, "pad_token_id": 0}, None),
     ],
 )
-def test_the_roberta_family_loses_positions_to_its_padding_id(
-    config: dict[str, object], limit: int | None
-) -> None:
+def test_the_roberta_family_loses_positions_to_its_padding_id(config: dict[str, object], limit: int | None) -> None:
     """514 positions are 512 tokens, or 510; only a text that fills the window would show it."""
     assert usable_sequence(SimpleNamespace(**config)) == limit
 

@@ -223,9 +223,7 @@ def test_another_chip_is_refused(tiny: Path, values: dict[str, Any], chip: str) 
 # --- what goes wrong ------------------------------------------------------------------------------
 
 
-def test_a_compiled_model_that_answers_otherwise_is_not_kept(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_compiled_model_that_answers_otherwise_is_not_kept(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The sentence has shape, error and bound; the folder is as before."""
     real = compile_cpu.compile_model
 

@@ -86,10 +86,11 @@ def _bring_up_here(plan: Plan, say: Say, announce: Say) -> int:
     for `ready`."""
     outcome: list[BaseException] = []
     held = ExitStack()
+    has_ended = threading.Event()
 
     def settle() -> None:
         try:
-            wait_until(lambda: _is_ours(plan), READY_WITHIN_S)
+            wait_until(lambda: has_ended.is_set() or _is_ours(plan), READY_WITHIN_S)
             _settle(plan, say, announce, None)
         except SupervisorGoneError:
             return  # stopped while it started, as somebody asked
@@ -105,8 +106,11 @@ def _bring_up_here(plan: Plan, say: Say, announce: Say) -> int:
         _make_room(plan, say)
         waiting = threading.Thread(target=settle, daemon=True)
         waiting.start()
-        supervisor.run(plan, echo=say)
-        waiting.join()
+        try:
+            supervisor.run(plan, echo=say)
+        finally:
+            has_ended.set()
+            waiting.join()
     if outcome:
         raise outcome[0]
     return 0

@@ -40,9 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="send N requests to each endpoint; with --seconds, whichever ends first",
     )
-    parser.add_argument(
-        "--method", choices=METHODS, default="both", help="how to ask (default: both, in turn)"
-    )
+    parser.add_argument("--method", choices=METHODS, default="both", help="how to ask (default: both, in turn)")
     parser.add_argument(
         "--timeout",
         type=_seconds,

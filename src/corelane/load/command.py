@@ -96,8 +96,6 @@ def _notes(told: dict[int, dict[int, ModelInfo] | Failure], asked: Iterable[Ques
             labels.setdefault(number, {}).setdefault(info.label, []).append(core)
     for number, by_label in labels.items():
         if len(by_label) > 1:
-            said = "; ".join(
-                f"{label} on core {', '.join(map(str, cores))}" for label, cores in by_label.items()
-            )
+            said = "; ".join(f"{label} on core {', '.join(map(str, cores))}" for label, cores in by_label.items())
             notes[f"model_{number} is not the same everywhere: {said}"] = None
     return list(notes)

@@ -61,13 +61,9 @@ def judge(target: Target, call: Call, reply: Reply, cores: frozenset[int]) -> Fa
         return failure
     # A server of ours that breaks may lose its headers, and a gateway answers for a core that is away; any
     # other reply without our header comes from another program.
-    is_ours = (
-        reply.core is not None or reply.status >= 500 or (target.through != CORES and reply.status != 200)
-    )
+    is_ours = reply.core is not None or reply.status >= 500 or (target.through != CORES and reply.status != 200)
     if not is_ours:
-        return Failure(
-            WRONG_SERVICE, f"a reply with status {reply.status} and without the header x-corelane-core"
-        )
+        return Failure(WRONG_SERVICE, f"a reply with status {reply.status} and without the header x-corelane-core")
     if reply.status != 200:
         return Failure(f"status {reply.status}", _sentence(reply.body))
     try:
@@ -174,9 +170,7 @@ async def drive(
 
     async def worker(target: Target) -> None:
         tally, mine = tallies[target], calls[target]
-        while (plan.requests is None or tally.sent < plan.requests) and (
-            ends is None or time.perf_counter() < ends
-        ):
+        while (plan.requests is None or tally.sent < plan.requests) and (ends is None or time.perf_counter() < ends):
             call = mine[tally.sent % len(mine)]
             tally.sent += 1
             sent_at = time.perf_counter()
@@ -209,9 +203,7 @@ async def _send(session: aiohttp.ClientSession, target: Target, call: Call) -> R
             target.url, data=call.body, headers={"content-type": "application/json"}, allow_redirects=False
         )
     else:
-        request = session.get(
-            f"{target.url}?{call.query}" if call.query else target.url, allow_redirects=False
-        )
+        request = session.get(f"{target.url}?{call.query}" if call.query else target.url, allow_redirects=False)
     async with request as reply:
         return Reply(reply.status, reply.headers.get("x-corelane-core"), await reply.read())
 

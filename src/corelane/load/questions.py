@@ -187,9 +187,7 @@ def _are_numbers(values: Sequence[Any]) -> bool:
 def same(one: Any, other: Any, within: float = SAME_WITHIN) -> bool:
     """Whether two JSON values agree: numbers within a tolerance (relative above 1), the rest exactly."""
     if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(
-            same(value, other[key], within) for key, value in one.items()
-        )
+        return one.keys() == other.keys() and all(same(value, other[key], within) for key, value in one.items())
     if isinstance(one, list) and isinstance(other, list):
         if len(one) != len(other):
             return False

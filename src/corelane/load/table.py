@@ -116,9 +116,7 @@ def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
     """Names to the left, numbers to the right."""
     first, *others = (max(map(len, column)) for column in zip(*rows, strict=True))
     return [
-        "  ".join(
-            [row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))]
-        )
+        "  ".join([row[0].ljust(first), *(cell.rjust(width) for cell, width in zip(row[1:], others, strict=True))])
         for row in rows
     ]
 

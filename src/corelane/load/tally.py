@@ -84,6 +84,4 @@ class Agreement:
     def is_outvoted(self, call: str, variant: int) -> bool:
         """Whether another answer to this call was given by as many cores as this one, or by more."""
         givers = self._givers[call]
-        return any(
-            len(other) >= len(givers[variant]) for number, other in enumerate(givers) if number != variant
-        )
+        return any(len(other) >= len(givers[variant]) for number, other in enumerate(givers) if number != variant)

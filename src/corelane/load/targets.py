@@ -98,8 +98,6 @@ def endpoints(
 
 def _address(host: str) -> str:
     if not _HOST.fullmatch(host):
-        raise ConfigError(
-            f"--host {host!r} is no host; give a name or an address, without scheme, port or path"
-        )
+        raise ConfigError(f"--host {host!r} is no host; give a name or an address, without scheme, port or path")
     reached = _REACHED_AT.get(host, host)
     return f"[{reached}]" if ":" in reached and not reached.startswith("[") else reached

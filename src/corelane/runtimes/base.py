@@ -88,6 +88,5 @@ def pad(rows: Sequence[Row], shape: Shape, specs: Sequence[InputSpec]) -> dict[s
 def cut(outputs: Mapping[str, Array], place: int, length: int, specs: Sequence[OutputSpec]) -> Outputs:
     """The outputs of one row, cut to its true length where an output is per token."""
     return {
-        spec.name: outputs[spec.name][place, :length] if spec.per_token else outputs[spec.name][place]
-        for spec in specs
+        spec.name: outputs[spec.name][place, :length] if spec.per_token else outputs[spec.name][place] for spec in specs
     }

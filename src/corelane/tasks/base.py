@@ -80,17 +80,13 @@ def parse_parameters(task: Task, value: object) -> Parameters:
     for name in value:
         if name not in model.model_fields:  # before pydantic, which cannot carry every name that JSON can
             known = ", ".join(sorted(model.model_fields))
-            raise InvalidInputError(
-                f"parameters: {quote(name)} is not known to {task.name}; known are {known}"
-            )
+            raise InvalidInputError(f"parameters: {quote(name)} is not known to {task.name}; known are {known}")
     try:
         return model.model_validate(value)
     except ValidationError as err:
         name = str(err.errors(include_url=False, include_context=False, include_input=False)[0]["loc"][0])
         expected = _expected(model.model_json_schema()["properties"][name])
-        raise InvalidInputError(
-            f"parameters: {name} must be {expected}, found {describe(value[name])}"
-        ) from None
+        raise InvalidInputError(f"parameters: {name} must be {expected}, found {describe(value[name])}") from None
 
 
 _KINDS = {

@@ -55,9 +55,7 @@ _VECTOR_SCHEMA = {"type": "array", "items": {"type": "number"}}
 class FeatureExtractionParameters(Parameters):
     """What happens to a text that is too long."""
 
-    truncate: bool = Field(
-        True, description="Cut a text that is longer than the model takes; false refuses it."
-    )
+    truncate: bool = Field(True, description="Cut a text that is longer than the model takes; false refuses it.")
 
 
 def make(
@@ -88,9 +86,7 @@ class FeatureExtraction:
     query: dict[str, str] = _QUERY
     example: Any = EXAMPLE
 
-    def __init__(
-        self, tokenizer: Tokenizer, input_names: tuple[str, ...], max_length: int, *, pooled: bool
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, input_names: tuple[str, ...], max_length: int, *, pooled: bool) -> None:
         self._tokenizer = tokenizer
         self._input_names = input_names
         self._max_length = max_length
@@ -128,8 +124,7 @@ class FeatureExtraction:
             raise InvalidInputError("text has only characters that the model's tokenizer drops")
         if tokens > self._max_length and not parameters.truncate:
             raise TooLargeError(
-                f"text has {tokens} tokens and the model takes {self._max_length}; "
-                "shorten it or allow truncate"
+                f"text has {tokens} tokens and the model takes {self._max_length}; shorten it or allow truncate"
             )
         arrays = columns(encoding, self._input_names)
         if tokens <= self._max_length:
@@ -138,9 +133,7 @@ class FeatureExtraction:
         row = Row(len(keep), tuple(array[keep] for array in arrays))
         return Encoded((row,), None, truncated=True, tokens=tokens)
 
-    def decode(
-        self, encoded: Encoded, outputs: Sequence[Outputs], parameters: FeatureExtractionParameters
-    ) -> Any:
+    def decode(self, encoded: Encoded, outputs: Sequence[Outputs], parameters: FeatureExtractionParameters) -> Any:
         """(hidden,) float32 where the model pools, else (tokens, hidden)."""
         (output,) = outputs
         values = next(iter(output.values()))  # the first output is the hidden states in all of them

@@ -99,9 +99,7 @@ _QUERY = {
 class QuestionAnsweringParameters(Parameters):
     """How the answer is looked for."""
 
-    top_k: int = Field(
-        1, ge=1, le=100, description="How many answers; above 1 they come as a list, best first."
-    )
+    top_k: int = Field(1, ge=1, le=100, description="How many answers; above 1 they come as a list, best first.")
     max_answer_len: int = Field(30, ge=1, le=512, description="Longest answer, in tokens.")
     doc_stride: int = Field(
         DEFAULT_STRIDE,
@@ -214,9 +212,7 @@ class QuestionAnswering:
         windows = _Windows(context, encoding, lead, self._class_place(encoding, lead, end), spans)
         return Encoded(rows, windows, truncated=False, tokens=tokens)
 
-    def decode(
-        self, encoded: Encoded, outputs: Sequence[Outputs], parameters: QuestionAnsweringParameters
-    ) -> Any:
+    def decode(self, encoded: Encoded, outputs: Sequence[Outputs], parameters: QuestionAnsweringParameters) -> Any:
         """The best answer, or a list of the `top_k` best, with `no_answer_score` in each."""
         windows = encoded.context
         assert isinstance(windows, _Windows)
@@ -278,8 +274,7 @@ class QuestionAnswering:
             stride = min(stride, room // 2)
         elif stride >= room:
             raise InvalidInputError(
-                f"parameters: doc_stride={stride} must be below the {room} context tokens that fit beside "
-                "this question"
+                f"parameters: doc_stride={stride} must be below the {room} context tokens that fit beside this question"
             )
         step = room - stride
         count = 1 + math.ceil((size - room) / step)

@@ -53,9 +53,7 @@ def require_text(value: object, field: str) -> str:
     return value
 
 
-def require_object(
-    value: object, fields: tuple[str, ...], what: str, optional: tuple[str, ...] = ()
-) -> dict[str, Any]:
+def require_object(value: object, fields: tuple[str, ...], what: str, optional: tuple[str, ...] = ()) -> dict[str, Any]:
     """`value`, if it is an object with all of `fields` and nothing but `fields` and `optional`."""
     wanted = " and ".join(fields)
     if not isinstance(value, dict):
