@@ -25,7 +25,7 @@ SOURCE = ROOT / "src"
 ARROWS: dict[str, set[str]] = {
     "errors": set(),
     "properties": set(),
-    "keys": {"properties"},
+    "keys": set(),
     "settings": {"properties", "keys"},
     "topology": set(),
     "bundle": set(),
@@ -41,7 +41,7 @@ ARROWS: dict[str, set[str]] = {
         "models",  # how the bundle of a model is called
     },
     "tracing": {"models", "tasks", "bundle", "runtimes", "runtimes.base", "runtimes.golden", "settings"},
-    "fleet": {"settings", "topology", "bundle", "models"},  # models: as for server
+    "fleet": {"settings", "keys", "topology", "bundle", "models"},  # models: as for server
     "load": {"settings", "topology"},
     "cli": {"server", "tracing", "fleet", "load", "settings", "topology", "bundle", "models"},
     "__main__": {"cli"},

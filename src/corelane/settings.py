@@ -40,6 +40,7 @@ CONFIG_VARIABLE = "CORELANE_CONFIG"
 # CORELANE_ variables that are no keys: the scripts and this reader use them.
 TOOL_VARIABLES = {
     CONFIG_VARIABLE: "the file to read in place of config.properties",
+    "CORELANE_PYTHON": "the Python that deploy.sh makes the virtual environment with",
     "CORELANE_VENV": "the virtual environment that deploy.sh and the scripts use in place of .venv",
 }
 

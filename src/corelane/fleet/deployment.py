@@ -97,7 +97,8 @@ def _bring_up_here(plan: Plan, say: Say, announce: Say) -> int:
         except BaseException as error:  # the edge of this thread: the main one raises it
             outcome.append(error)
             _remember(plan, error)
-            os.kill(os.getpid(), signal.SIGTERM)
+            if not has_ended.is_set():
+                os.kill(os.getpid(), signal.SIGTERM)
         finally:
             held.close()
 
