@@ -27,13 +27,14 @@ class Bench:
             self.slots,
             max_queue_rows=max_queue_rows,
             sentinel_period_s=period_s,
+            on_done=lambda tickets: [ticket.owner.set() for ticket in tickets],
             on_lost=lambda error: self.lost.set(),
         )
         self.core.start()
 
     def submit(self, *rows, slot=0):
         done = threading.Event()
-        ticket = Ticket(rows, lambda ticket: done.set())
+        ticket = Ticket(rows, done)
         self.core.submit(self.slots[slot], [ticket])
         return ticket, done
 

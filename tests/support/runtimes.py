@@ -21,6 +21,7 @@ class SumRuntime:
     """Answers each row's sum of attended tokens, and echoes the tokens. `before` sees every batch first and may
     raise, wait or record."""
 
+    in_flight = 1
     inputs = (InputSpec("input_ids", "int64", 0), InputSpec("attention_mask", "int64", 0))
     outputs = (OutputSpec("sum", per_token=False), OutputSpec("echo", per_token=True))
 

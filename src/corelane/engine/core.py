@@ -1,7 +1,10 @@
-"""The core: the one thread that runs batches, and the waiting room in front of it.
+"""The core: the threads that run batches on it, and the waiting room in front of them.
 
 Work-conserving: when the core is free and rows wait, it runs. Slots take turns, so that a flood on one model does not
 starve the other. An input that makes a batch fail is found by running its rows one by one, once.
+
+Where a runtime takes two batches at a time (`in_flight`), the second is handed over while the first one runs, so that
+the core never waits for us; unless it is full at once, it is formed as late as that allows, to be as full as it can be.
 """
 
 from __future__ import annotations
@@ -10,10 +13,12 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from corelane.engine.slot import Sentinel, Slot
+from corelane.engine.line import Place
+from corelane.engine.slot import Batch, Sentinel, Slot
 from corelane.engine.ticket import Outcome, Ticket
 from corelane.errors import (
     ComputeError,
@@ -34,13 +39,26 @@ STUCK_AFTER_COSTS = 10.0
 # What a caller is told to wait when the core is lost: about the time in which a server is started again.
 RESTART_S = 2.0
 
+# How long before the running batch's end the next one is formed: choosing, padding and handing over a batch of 8 rows
+# takes about 0.3 ms of Python, and a busy event loop may hold the interpreter for as long again.
+LEAD_S = 1e-3
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One call of a runtime. Times are `time.perf_counter()` seconds; `expected_end` is by the measured costs."""
+
+    since: float
+    expected_end: float
+    stuck_at: float
+
 
 class Core:
-    """Owns the slots' runtimes: only its thread calls `infer`.
+    """Owns the slots' runtimes: only its threads call `infer`, as many at a time as the runtime takes.
 
-    `on_lost` is called on the core's thread, once, when the core cannot go on (a fatal error of the runtime, or a wrong
-    sentinel); the rows that waited have been answered with UnavailableError by then. `sentinel_period_s` 0 turns the
-    sentinels off.
+    `on_done` gets the tickets that a batch finished, on a thread of the core. `on_lost` is called once, when the core
+    cannot go on (a fatal error of the runtime, or a wrong sentinel); the rows that waited have been answered with
+    UnavailableError by then. `sentinel_period_s` 0 turns the sentinels off.
     """
 
     def __init__(
@@ -49,32 +67,40 @@ class Core:
         *,
         max_queue_rows: int,
         sentinel_period_s: float = 0.0,
+        on_done: Callable[[list[Ticket]], None] = lambda tickets: None,
         on_lost: Callable[[CoreLostError], None] = lambda error: None,
     ) -> None:
         self.slots = tuple(slots)
         self.max_queue_rows = max_queue_rows
         self.sentinel_period_s = sentinel_period_s
+        self.on_done = on_done
+        self.on_lost = on_lost
         self.lost: CoreLostError | None = None
-        self._on_lost = on_lost
-        self._changed = threading.Condition()
+        self._changed = threading.Condition()  # guards all below, and the slots' waiting lines
         self._turn = 0
         self._closing = False
-        self._running: tuple[float, float] | None = None  # (since, after how many seconds it counts as stuck)
-        self._thread = threading.Thread(target=self._run, name="core", daemon=True)
+        self._running: list[Run] = []  # in the order in which the core takes them
+        self._last_end = 0.0
+        in_flight = max(slot.runtime.in_flight for slot in self.slots)
+        self._threads = [
+            threading.Thread(target=self._run, name=f"core-{number}", daemon=True) for number in range(in_flight)
+        ]
 
     def start(self) -> None:
-        """Start the core's thread."""
+        """Start the core's threads."""
         now = time.perf_counter()
         for slot in self.slots:
             slot.checked_at = now
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
 
     def close(self) -> None:
-        """Finish what waits, end the thread and free the runtimes."""
+        """Finish what waits, end the threads and free the runtimes."""
         with self._changed:
             self._closing = True
-            self._changed.notify()
-        self._thread.join()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
         for runtime in {id(slot.runtime): slot.runtime for slot in self.slots}.values():
             runtime.close()
 
@@ -86,19 +112,18 @@ class Core:
     @property
     def is_running(self) -> bool:
         """Whether a batch is on the core now."""
-        return self._running is not None
+        return bool(self._running)
 
     def stuck_for_s(self) -> float:
         """For how long the running batch has been overdue; 0 when none is."""
-        running = self._running
-        if running is None:
-            return 0.0
-        since, limit = running
-        return max(0.0, time.perf_counter() - since - limit)
+        running = self._running[:1]
+        return max(0.0, time.perf_counter() - running[0].stuck_at) if running else 0.0
 
-    def predicted_wait_s(self, slot: Slot) -> float:
+    def predicted_wait_s(self) -> float:
         """How long a row that is submitted now would wait, at most, as far as the measured costs tell."""
-        return self.waiting_rows * slot.seconds_per_row()
+        queued_s = sum(slot.waiting_s() for slot in self.slots)
+        running = self._running[-1:]
+        return queued_s + (max(0.0, running[0].expected_end - time.perf_counter()) if running else 0.0)
 
     def check_rows(self, rows: int) -> None:
         """TooLargeError when a request of so many rows could never be queued."""
@@ -108,8 +133,11 @@ class Core:
                 f"{self.max_queue_rows} (max_queue_rows); send fewer or shorter items"
             )
 
-    def submit(self, slot: Slot, tickets: Sequence[Ticket]) -> None:
-        """Queue all rows of all tickets, or none: OverloadedError, UnavailableError, TooLargeError."""
+    def submit(self, slot: Slot, tickets: Sequence[Ticket], patience_s: float | None = None) -> None:
+        """Queue all rows of all tickets, or none: OverloadedError, UnavailableError, TooLargeError.
+
+        `patience_s`: refuse at once when the rows would have to wait longer than that, by the measured costs.
+        """
         rows = sum(len(ticket.rows) for ticket in tickets)
         self.check_rows(rows)
         now = time.perf_counter()
@@ -117,96 +145,145 @@ class Core:
             if self.lost is not None or self._closing:
                 raise UnavailableError("this core is going down; try another core or come back", RESTART_S)
             waiting_rows = self.waiting_rows
-            if waiting_rows + rows > self.max_queue_rows:
-                raise OverloadedError(
-                    f"{waiting_rows} rows wait and {rows} more pass the limit of {self.max_queue_rows}; come back",
-                    max(rows * slot.seconds_per_row(), self.predicted_wait_s(slot) / 2),
-                )
+            if waiting_rows:
+                self._admit(waiting_rows, rows, patience_s)
             for ticket in tickets:
                 ticket.submitted_at = now
-                slot.waiting.extend((ticket, index) for index in range(len(ticket.rows)))
+                slot.waiting.add(ticket)
             self._changed.notify()
+
+    def _admit(self, waiting_rows: int, rows: int, patience_s: float | None) -> None:
+        """OverloadedError when the rows would pass the limit in rows, or wait longer than the caller would."""
+        wait_s = self.predicted_wait_s()
+        if waiting_rows + rows > self.max_queue_rows:
+            excess = waiting_rows + rows - self.max_queue_rows
+            raise OverloadedError(
+                f"{waiting_rows} rows wait and {rows} more pass the limit of {self.max_queue_rows}; come back",
+                wait_s * excess / waiting_rows,
+            )
+        if patience_s is not None and wait_s > patience_s:
+            raise OverloadedError(
+                f"{waiting_rows} rows wait, which takes about {wait_s * 1e3:.0f} ms, and the request's time is over"
+                f" after {patience_s * 1e3:.0f} ms; come back",
+                wait_s - patience_s,
+            )
 
     def abandon(self, slot: Slot, tickets: Sequence[Ticket]) -> None:
         """Their callers have gone or their deadline has passed: rows that still wait never reach the core."""
         with self._changed:
             for ticket in tickets:
                 ticket.abandoned = True
-            slot.drop(tickets)
+            slot.waiting.drop(tickets)
 
-    # --- the core's thread ---------------------------------------------------------------------------------------
+    # --- the core's threads --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while self.lost is None:
-            work = self._next()
-            if work is None:
+            taken = self._next()
+            if taken is None:
                 return
-            slot, shape, batch = work
+            batch, run = taken
             try:
-                self._run_batch(slot, shape, batch)
+                self._run_batch(batch, run)
             except CoreLostError as error:
                 self._lose(error, batch)
             except Exception as error:  # the thread's edge: a bug of ours must not leave callers waiting for ever
                 log.exception("a bug in the engine")
                 self._lose(CoreLostError(f"the engine failed: {error!r}"), batch)
 
-    def _next(self) -> tuple[Slot, Shape, list[tuple[Ticket, int]]] | None:
-        """Wait for the next batch; an empty one is a sentinel that is due. None: the core is closing."""
+    def _next(self) -> tuple[Batch, Run] | None:
+        """Wait until a batch is to be formed, and form it; one without rows is for a sentinel. None: closing."""
         with self._changed:
-            while True:
-                for step in range(len(self.slots)):
-                    at = (self._turn + step) % len(self.slots)
-                    taken = self.slots[at].take()
-                    if taken is not None:
-                        self._turn = at + 1
-                        return self.slots[at], *taken
-                if self._closing:
-                    return None
-                due = self._due()
-                if due is not None and due[0] <= 0:
-                    slot = due[1]
-                    return slot, slot.smallest_shape(self._sentinel(slot).row.length), []
-                self._changed.wait(None if due is None else due[0])
+            while self.lost is None:
+                wait_s = self._hold_s()
+                if wait_s is None or wait_s <= 0:
+                    batch = self._form()
+                    if batch is not None:
+                        return batch, self._begin(batch.slot.costs[batch.shape])
+                    if self._closing:
+                        return None
+                    wait_s = self._sentinel_due_s()
+                self._changed.wait(wait_s)
+        return None
 
-    def _due(self) -> tuple[float, Slot] | None:
-        """(seconds until the next sentinel is due, its slot), or None when there are no sentinels."""
-        if self.sentinel_period_s <= 0:
+    def _hold_s(self) -> float | None:
+        """How long to wait before the next batch is formed, since the core is busy; None when it is not.
+
+        No wait either when a batch is full already: waiting could not make it cheaper.
+        """
+        if not self._running or any(slot.has_full_batch() for slot in self.slots):
             return None
-        watched = [slot for slot in self.slots if slot.sentinels]
-        if not watched:
-            return None
-        slot = min(watched, key=lambda s: s.checked_at)
-        return slot.checked_at + self.sentinel_period_s - time.perf_counter(), slot
+        return self._running[-1].expected_end - LEAD_S - time.perf_counter()
 
-    @staticmethod
-    def _sentinel(slot: Slot) -> Sentinel:
-        return slot.sentinels[slot.next_sentinel % len(slot.sentinels)]
+    def _form(self) -> Batch | None:
+        """The next batch: of the slots in turn, else a sentinel that is due."""
+        for step in range(len(self.slots)):
+            at = (self._turn + step) % len(self.slots)
+            batch = self.slots[at].take()
+            if batch is not None:
+                self._turn = at + 1
+                return batch
+        if not self._running and not self._closing:
+            for slot in self.slots:
+                if self._is_due(slot):
+                    return Batch(slot, slot.smallest_shape(self._sentinel(slot).row.length), [])
+        return None
 
-    def _run_batch(self, slot: Slot, shape: Shape, batch: list[tuple[Ticket, int]]) -> None:
-        rows = [ticket.rows[index] for ticket, index in batch]
-        rider = self._rider(slot, shape, rows)
+    def _begin(self, cost_s: float) -> Run:
         now = time.perf_counter()
-        for ticket, _ in batch:
-            ticket.started_at = ticket.started_at or now
-        outcomes = self._infer(slot, shape, [*rows, rider.row] if rider else rows)
+        begins = max(now, self._running[-1].expected_end) if self._running else now
+        run = Run(now, begins + cost_s, begins + max(STUCK_AFTER_S, STUCK_AFTER_COSTS * cost_s))
+        self._running.append(run)
+        return run
+
+    def _end(self, run: Run) -> float:
+        """Note that a run is over; returns the seconds that the core spent on it."""
+        now = time.perf_counter()
+        with self._changed:
+            took_s = now - max(run.since, self._last_end)
+            self._last_end = now
+            self._running.remove(run)
+            self._changed.notify()
+        return took_s
+
+    def _run_batch(self, batch: Batch, run: Run) -> None:
+        slot, shape = batch.slot, batch.shape
+        rows = batch.rows
+        rider = self._rider(slot, shape, rows)
+        for ticket, _ in batch.places:
+            ticket.started_at = ticket.started_at or run.since
+        outcomes = self._infer(slot, shape, [*rows, rider.row] if rider else rows, run)
         if rider is not None:
             self._check(slot, rider, outcomes.pop())
-        self._finish(batch, outcomes)
-        if self._is_overdue(slot):  # no batch had a free place: the sentinel gets one of its own
+        self._finish(batch.places, outcomes)
+        if self._is_due(slot):  # no batch had a free place: the sentinel gets one of its own
             lone = self._sentinel(slot)
             self._check(slot, lone, self._infer(slot, slot.smallest_shape(lone.row.length), [lone.row])[0])
 
+    # --- sentinels -----------------------------------------------------------------------------------------------
+
+    def _is_due(self, slot: Slot) -> bool:
+        if self.sentinel_period_s <= 0 or not slot.sentinels:
+            return False
+        return time.perf_counter() - slot.checked_at >= self.sentinel_period_s
+
+    def _sentinel_due_s(self) -> float | None:
+        """Seconds until the next sentinel is due on an idle core; None when there is none to wait for."""
+        watched = [slot.checked_at for slot in self.slots if slot.sentinels]
+        if self.sentinel_period_s <= 0 or not watched or self._running:
+            return None
+        return max(0.0, min(watched) + self.sentinel_period_s - time.perf_counter())
+
     def _rider(self, slot: Slot, shape: Shape, rows: list[Row]) -> Sentinel | None:
         """The sentinel that rides in a free place of this batch, if one is due and fits."""
-        if len(rows) >= shape.batch or not self._is_overdue(slot):
+        if len(rows) >= shape.batch or not self._is_due(slot):
             return None
         sentinel = self._sentinel(slot)
         return sentinel if sentinel.row.length <= shape.sequence else None
 
-    def _is_overdue(self, slot: Slot) -> bool:
-        if self.sentinel_period_s <= 0 or not slot.sentinels:
-            return False
-        return time.perf_counter() - slot.checked_at >= self.sentinel_period_s
+    @staticmethod
+    def _sentinel(slot: Slot) -> Sentinel:
+        return slot.sentinels[slot.next_sentinel % len(slot.sentinels)]
 
     @staticmethod
     def _check(slot: Slot, sentinel: Sentinel, outcome: Outcome) -> None:
@@ -216,10 +293,12 @@ class Core:
         slot.checked_at = time.perf_counter()
         slot.next_sentinel += 1
 
-    def _infer(self, slot: Slot, shape: Shape, rows: list[Row]) -> list[Outcome]:
+    # --- one batch -----------------------------------------------------------------------------------------------
+
+    def _infer(self, slot: Slot, shape: Shape, rows: list[Row], run: Run | None = None) -> list[Outcome]:
         """One outcome per row. A batch that fails is run again row by row, so that only the culprit fails."""
         try:
-            outputs = self._timed(slot, shape, rows)
+            outputs = self._timed(slot, shape, rows, run)
         except CoreLostError:
             raise
         except Exception as error:  # whatever a runtime raises is the input's fault until rows alone fail too
@@ -231,40 +310,46 @@ class Core:
         specs = slot.runtime.outputs
         return [_finite(cut(outputs, place, row.length, specs)) for place, row in enumerate(rows)]
 
-    def _timed(self, slot: Slot, shape: Shape, rows: list[Row]) -> Outputs:
-        inputs = pad(rows, shape, slot.runtime.inputs)
-        began = time.perf_counter()
-        self._running = (began, max(STUCK_AFTER_S, STUCK_AFTER_COSTS * slot.costs[shape]))
+    def _timed(self, slot: Slot, shape: Shape, rows: list[Row], run: Run | None) -> Outputs:
+        """Run a batch, seen by the watchdog, and keep its shape's cost current."""
+        if run is None:
+            with self._changed:
+                run = self._begin(slot.costs[shape])
         try:
-            outputs = slot.runtime.infer(inputs)
+            outputs = slot.runtime.infer(pad(rows, shape, slot.runtime.inputs))
         finally:
-            self._running = None
-        slot.note_cost(shape, time.perf_counter() - began)
+            took_s = self._end(run)
+        slot.note_cost(shape, took_s)
         return outputs
 
-    @staticmethod
-    def _finish(batch: Sequence[tuple[Ticket, int]], outcomes: Sequence[Outcome]) -> None:
+    def _finish(self, places: Sequence[Place], outcomes: Sequence[Outcome]) -> None:
+        """Hand out a batch's outcomes, and the tickets that have all of theirs now."""
         now = time.perf_counter()
-        for (ticket, index), outcome in zip(batch, outcomes, strict=True):
+        done = []
+        for (ticket, index), outcome in zip(places, outcomes, strict=True):
             if ticket.outcomes[index] is not None:
                 continue  # answered before the core was lost
             ticket.outcomes[index] = outcome
             ticket.pending -= 1
             if ticket.pending == 0 and not ticket.abandoned:
                 ticket.finished_at = now
-                ticket.on_done(ticket)
+                done.append(ticket)
+        if done:
+            self.on_done(done)
 
-    def _lose(self, error: CoreLostError, batch: list[tuple[Ticket, int]]) -> None:
+    def _lose(self, error: CoreLostError, batch: Batch) -> None:
         """Answer every row, this batch's and those that wait, then say that the core is lost."""
         with self._changed:
-            self.lost = error
-            rest = [place for slot in self.slots for place in slot.waiting]
-            for slot in self.slots:
-                slot.waiting.clear()
+            is_first = self.lost is None
+            self.lost = self.lost or error
+            waiting = [place for slot in self.slots for place in slot.waiting.clear()]
+            self._changed.notify_all()
         log.error("core lost: %s", error)
         refusal = UnavailableError("this core was lost while the request waited; try again", RESTART_S)
-        self._finish([*batch, *rest], [refusal] * (len(batch) + len(rest)))
-        self._on_lost(error)
+        places = [*batch.places, *waiting]
+        self._finish(places, [refusal] * len(places))
+        if is_first:
+            self.on_lost(error)
 
 
 def _finite(outputs: Outputs) -> Outcome:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from corelane.engine.chooser import choose
-from corelane.engine.ticket import Ticket
+from corelane.engine.line import Line, Place
 from corelane.runtimes.base import Outputs, Row, Runtime, Shape
 
 # How far down the line the chooser looks. Eight full batches of the widest usual shape; looking further costs
@@ -28,6 +27,20 @@ class Sentinel:
 
 
 @dataclass(slots=True, eq=False)
+class Batch:
+    """Rows that run together, the oldest first."""
+
+    slot: Slot
+    shape: Shape
+    places: list[Place]
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows in the order of their places."""
+        return [ticket.rows[index] for ticket, index in self.places]
+
+
+@dataclass(slots=True, eq=False)
 class Slot:
     """`costs`: seconds per batch, by shape, from the warm-up on kept current. The core's lock guards `waiting`."""
 
@@ -35,24 +48,28 @@ class Slot:
     runtime: Runtime
     costs: dict[Shape, float]
     sentinels: tuple[Sentinel, ...] = ()
-    waiting: deque[tuple[Ticket, int]] = field(default_factory=deque, init=False)  # (ticket, its row's index)
+    waiting: Line = field(init=False)
     checked_at: float = field(default=0.0, init=False)  # when a sentinel last answered rightly
     next_sentinel: int = field(default=0, init=False)
+    largest_batch: int = field(init=False)
 
-    def take(self) -> tuple[Shape, list[tuple[Ticket, int]]] | None:
+    def __post_init__(self) -> None:
+        self.waiting = Line([shape.sequence for shape in self.costs])
+        self.largest_batch = max(shape.batch for shape in self.costs)
+
+    def take(self) -> Batch | None:
         """Remove the next batch from the line. None: nothing waits."""
-        if not self.waiting:
+        head = self.waiting.head(LOOK_AHEAD_ROWS)
+        if not head:
             return None
-        head = [self.waiting.popleft() for _ in range(min(LOOK_AHEAD_ROWS, len(self.waiting)))]
         choice = choose([ticket.rows[index].length for ticket, index in head], self.costs)
         chosen = set(choice.positions)
-        self.waiting.extendleft(reversed([place for at, place in enumerate(head) if at not in chosen]))
-        return choice.shape, [head[at] for at in choice.positions]
+        self.waiting.put_back([place for at, place in enumerate(head) if at not in chosen])
+        return Batch(self, choice.shape, [head[at] for at in choice.positions])
 
-    def drop(self, tickets: Sequence[Ticket]) -> None:
-        """Take all rows of these tickets out of the line."""
-        gone = set(map(id, tickets))
-        self.waiting = deque(place for place in self.waiting if id(place[0]) not in gone)
+    def has_full_batch(self) -> bool:
+        """Whether as many rows wait as the largest batch holds: what is formed now will not be fuller later."""
+        return len(self.waiting) >= self.largest_batch
 
     def smallest_shape(self, length: int) -> Shape:
         """The cheapest shape for one row of `length` tokens."""
@@ -62,7 +79,10 @@ class Slot:
         """Move a shape's cost towards what its last batch took."""
         self.costs[shape] += COST_WEIGHT * (seconds - self.costs[shape])
 
-    def seconds_per_row(self) -> float:
-        """What a row costs at most in a full batch: at the cheapest shape of the longest sequence."""
-        longest = max(shape.sequence for shape in self.costs)
-        return min(cost / shape.batch for shape, cost in self.costs.items() if shape.sequence == longest)
+    def waiting_s(self) -> float:
+        """How long the rows that wait will keep the core busy in full batches, each at its own length."""
+        return sum(count * self.row_s(sequence) for sequence, count in self.waiting.counts.items() if count)
+
+    def row_s(self, sequence: int) -> float:
+        """What a row of this compiled length costs in the batch that is cheapest per row."""
+        return min(cost / shape.batch for shape, cost in self.costs.items() if shape.sequence == sequence)

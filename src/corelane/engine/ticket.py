@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from corelane.errors import RequestError
 from corelane.runtimes.base import Outputs, Row
@@ -15,12 +16,12 @@ Outcome = Outputs | RequestError
 class Ticket:
     """One item's rows and their outcomes, in the rows' order.
 
-    `on_done` is called once, on the core's thread, when every row has its outcome; never for a ticket that was
-    abandoned. Times are `time.perf_counter()` seconds.
+    `owner` is the submitter's own, untouched here: who gets the finished ticket knows by it who waits. Times are
+    `time.perf_counter()` seconds.
     """
 
     rows: Sequence[Row]
-    on_done: Callable[[Ticket], None]
+    owner: Any = None
     outcomes: list[Outcome | None] = field(init=False)
     pending: int = field(init=False)
     abandoned: bool = field(default=False, init=False)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import http
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-import orjson
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
@@ -16,13 +15,11 @@ from starlette.types import ASGIApp
 from corelane import __version__
 from corelane.errors import NotFoundError, RequestError, UnavailableError
 from corelane.server import documentation
-from corelane.server.errors import CODES, HttpError, body_of, headers_of, item_of, status_of
-from corelane.server.headers import StandardHeaders
-from corelane.server.model import Answers, CallerLeftError, Model, deadline_after
-from corelane.server.payload import parse_body, parse_query, read_body
-
-# nginx's word for "the client closed the request"; nobody is there to read it.
-CALLER_LEFT = 499
+from corelane.server.errors import CallerLeftError, HttpError
+from corelane.server.front import Front
+from corelane.server.model import Model
+from corelane.server.predictions import Endpoint
+from corelane.server.reply import Reply, refusal
 
 
 @dataclass
@@ -52,45 +49,26 @@ def create_app(serving: Serving) -> ASGIApp:
     )
     _add_errors(app, serving)
     _add_health(app, serving)
+    endpoints: dict[str, Endpoint] = {}
     for model in serving.models:
+        endpoint = Endpoint(model, request_timeout_ms=serving.request_timeout_ms, max_body_bytes=serving.max_body_bytes)
         for path in serving.paths(model):
-            _add_static(app, serving, model, path)
-    return StandardHeaders(app, serving.core)
+            _add_static(app, endpoint, path)
+            endpoints[path] = endpoint
+    return Front(app, endpoints, serving.core)
 
 
-def _json(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    return Response(body, status, headers, media_type="application/json")
+def _add_static(app: FastAPI, endpoint: Endpoint, path: str) -> None:
+    """An endpoint's routes, for the API page; `Front` answers before they are reached."""
 
+    async def answer(request: Request) -> Response:
+        return _response(await endpoint.answer(request.scope, request.receive))
 
-def _add_static(app: FastAPI, serving: Serving, model: Model, path: str) -> None:
-    """GET and POST of one model under one path."""
-
-    async def ask(request: Request, items: list[Any], parameters: Any) -> Answers:
-        deadline = deadline_after(serving.request_timeout_ms, request.headers.get("x-request-timeout-ms"))
-        return await model.predict(items, parameters, deadline, _caller_left(request))
-
-    async def get(request: Request) -> Response:
-        item = model.task.from_query(*parse_query(request.scope["query_string"]))
-        answers = await ask(request, [item], None)
-        answer = answers.answers[0]
-        if isinstance(answer, RequestError):
-            raise answer
-        return _json({"detail": model.task.detail(answer)}, headers=_prediction_headers(model, answers))
-
-    async def post(request: Request) -> Response:
-        payload = parse_body(await read_body(request, serving.max_body_bytes))
-        answers = await ask(request, payload.items, payload.parameters)
-        first = answers.answers[0]
-        if isinstance(first, RequestError) and answers.all_failed:
-            raise first
-        content = [item_of(a) if isinstance(a, RequestError) else a for a in answers.answers]
-        return _json(content if payload.is_list else content[0], headers=_prediction_headers(model, answers))
-
-    for method, handler in (("GET", get), ("POST", post)):
+    model = endpoint.model
+    for method in endpoint.methods:
         app.add_api_route(
             path,
-            handler,
+            answer,
             methods=[method],
             tags=[documentation.PREDICTIONS],
             operation_id=f"{method.lower()}{path.replace('/', '_')}",
@@ -99,22 +77,10 @@ def _add_static(app: FastAPI, serving: Serving, model: Model, path: str) -> None
         )
 
 
-def _prediction_headers(model: Model, answers: Answers) -> dict[str, str]:
-    timing = ", ".join(f"{name};dur={seconds * 1e3:.2f}" for name, seconds in answers.timing.items())
-    headers = {"x-corelane-model": model.label, "server-timing": timing}
-    if answers.truncated:
-        headers["x-corelane-truncated"] = ",".join(map(str, answers.truncated))
-    return headers
-
-
-def _caller_left(request: Request) -> Callable[[], Awaitable[None]]:
-    """Returns once the caller has closed the connection. To be awaited only after the body was read."""
-
-    async def wait() -> None:
-        while (await request.receive())["type"] != "http.disconnect":
-            pass
-
-    return wait
+def _response(reply: Reply) -> Response:
+    response = Response(reply.body, reply.status, media_type="application/json")
+    response.raw_headers.extend(reply.headers)
+    return response
 
 
 def _add_health(app: FastAPI, serving: Serving) -> None:
@@ -156,33 +122,21 @@ def _add_health(app: FastAPI, serving: Serving) -> None:
 def _add_errors(app: FastAPI, serving: Serving) -> None:
     """Every way a request can end without an answer, as JSON."""
 
-    def refuse(request: Request, status: int, detail: str, code: str, headers: dict[str, str]) -> Response:
-        return _json(body_of(detail, code, request.state.request_id), status, headers)
+    async def refuse(request: Request, error: Exception) -> Response:
+        return _response(refusal(error, request.state.request_id))
 
-    @app.exception_handler(RequestError)
-    async def request_error(request: Request, error: RequestError) -> Response:
-        return refuse(request, status_of(error), str(error), error.code, headers_of(error))
-
-    @app.exception_handler(HttpError)
-    async def http_error(request: Request, error: HttpError) -> Response:
-        return refuse(request, error.status, str(error), CODES[error.status], error.headers)
-
-    @app.exception_handler(CallerLeftError)
-    async def caller_left(request: Request, error: CallerLeftError) -> Response:
-        return Response(status_code=CALLER_LEFT)
-
-    @app.exception_handler(HTTPException)
-    async def framework_error(request: Request, error: HTTPException) -> Response:
+    async def refuse_as_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
         if error.status_code == http.HTTPStatus.NOT_FOUND:
-            return await request_error(request, NotFoundError(_what_exists(serving, request.url.path)))
+            return await refuse(request, NotFoundError(_what_exists(serving, request.url.path)))
         detail = f"{request.method} is not answered at {request.url.path}; see /docs"
-        code = CODES.get(error.status_code, "error")
-        return refuse(request, error.status_code, detail, code, dict(error.headers or {}))
+        headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+        return await refuse(request, HttpError(error.status_code, detail, headers))
 
-    @app.exception_handler(Exception)
-    async def bug(request: Request, error: Exception) -> Response:
-        # The traceback goes to the log (the framework raises the error again after this answer).
-        return refuse(request, 500, "the server failed on this request; the log has the reason", "internal", {})
+    for kind in (RequestError, HttpError, CallerLeftError):
+        app.add_exception_handler(kind, refuse)
+    app.add_exception_handler(HTTPException, refuse_as_http)
+    app.add_exception_handler(Exception, refuse)  # the framework raises it again after this answer
 
 
 def _what_exists(serving: Serving, path: str) -> str:

@@ -12,7 +12,8 @@ from corelane import bundle as bundles
 from corelane import models as sources
 from corelane import tasks
 from corelane.engine import Core, Sentinel, Slot
-from corelane.errors import ConfigError, CoreLostError
+from corelane.errors import CoreLostError
+from corelane.runtimes import twins
 from corelane.runtimes.golden import Golden, replay
 from corelane.server.model import Model
 from corelane.settings import Settings
@@ -31,21 +32,23 @@ class Loaded:
 
 def load_models(settings: Settings, executor: Executor, on_lost: Callable[[CoreLostError], None]) -> Loaded:
     """`num_models_per_server` slots that share one loaded bundle. Raises BundleError and ConfigError."""
-    if settings.chip_type != "cpu":
-        raise ConfigError(f"chip_type={settings.chip_type}: this version has a runtime for cpu only; set CHIP_TYPE=cpu")
-    from corelane.runtimes import cpu
-
     label = sources.bundle_label(settings.compiled_model, settings.model_name, settings.root)
     bundle = bundles.find(settings.path_to_traced_models, label)
-    bundles.verify(bundle, chip=settings.chip_type, stack=cpu.STACK)
+    bundles.check_asked_for(bundle, settings.compiled_model)
+    bundles.verify(bundle, chip=settings.chip_type, stack=bundle.manifest.stack)
     stale = bundles.stale_keys(bundle, bundles.trace_inputs(settings))
     if stale:
         raise bundles.stale_error(bundle, stale)
-    runtime = cpu.load(bundle)
+    runtime = twins.load(bundle, settings.chip_type)
     manifest = bundle.manifest
     golden = Golden.load(bundle.golden_path, runtime.inputs, runtime.outputs, manifest.tolerance)
     parity = replay(runtime, golden)
-    log.info("%s: %d shapes warm, golden rows right within %.1g", bundle.label, len(parity.shapes), parity.error)
+    log.info(
+        "%s on %s: %d shapes warm, golden rows right within %.1g",
+        bundle.label, manifest.stack, len(parity.shapes), parity.error,
+    )  # fmt: skip
+    if bundle.is_simulated:
+        log.warning("%s is SIMULATED: its batches take stated times and no model is computed", bundle.label)
 
     # One slot watches for all: they share the runtime that it would find wrong.
     sentinels = tuple(Sentinel(row.row, row.complaint) for row in golden.rows)
@@ -63,7 +66,7 @@ def load_models(settings: Settings, executor: Executor, on_lost: Callable[[CoreL
         bundle.tokenizer_path,
         tuple(spec.name for spec in runtime.inputs),
         max(shape.sequence for shape in runtime.shapes),
-        manifest.task_options,
+        {**manifest.task_options, "labels": manifest.labels},
     )
     about = {
         "name": manifest.name,
@@ -72,6 +75,8 @@ def load_models(settings: Settings, executor: Executor, on_lost: Callable[[CoreL
         "model": manifest.model,
         "revision": manifest.revision,
         "precision": manifest.precision,
+        "stack": manifest.stack,
+        "simulated": bundle.is_simulated,
         "shapes": [str(shape) for shape in runtime.shapes],
     }
     models = [Model(slot.name, bundle.label, task, slot, core, executor, about) for slot in slots]

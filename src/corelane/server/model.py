@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -11,9 +12,12 @@ from time import perf_counter
 from typing import Any
 
 from corelane.engine import RESTART_S, Core, Slot, Ticket
-from corelane.errors import DeadlineError, InvalidInputError, RequestError, UnavailableError
+from corelane.errors import ComputeError, DeadlineError, InvalidInputError, RequestError, UnavailableError
+from corelane.server.errors import CallerLeftError
 from corelane.tasks import parse_parameters
 from corelane.tasks.base import Encoded, Task
+
+log = logging.getLogger(__name__)
 
 # Work on the event loop up to these sizes: a hand-over to another thread costs about as much as the work itself.
 INLINE_CHARACTERS = 4_000
@@ -32,8 +36,31 @@ class Settled(Enum):
     ENDING = "ending"
 
 
-class CallerLeftError(Exception):
-    """The caller closed the connection; there is nobody to answer."""
+class Wait:
+    """A request that waits for its tickets. Used on the event loop only."""
+
+    __slots__ = ("_left", "future")
+
+    def __init__(self, tickets: int) -> None:
+        self.future: asyncio.Future[Settled] = asyncio.get_running_loop().create_future()
+        self._left = tickets
+
+    def one_done(self) -> None:
+        """A ticket has all its outcomes."""
+        self._left -= 1
+        if self._left == 0:
+            self.settle(Settled.DONE)
+
+    def settle(self, why: Settled) -> None:
+        """End the wait; the first reason counts."""
+        if not self.future.done():
+            self.future.set_result(why)
+
+
+def hand_out(tickets: Sequence[Ticket]) -> None:
+    """To be called on the event loop with the tickets that the core finished."""
+    for ticket in tickets:
+        ticket.owner.one_done()
 
 
 @dataclass(slots=True)
@@ -64,12 +91,12 @@ class Model:
     core: Core
     executor: Executor
     about: dict[str, Any]
-    waits: set[asyncio.Future[Settled]] = field(default_factory=set)  # the requests that wait for the core now
+    waits: set[Wait] = field(default_factory=set)  # the requests that wait for the core now
 
     def give_up(self) -> None:
         """Answer every request that still waits with UnavailableError: this process is about to end."""
         for wait in tuple(self.waits):
-            _settle(wait, Settled.ENDING)
+            wait.settle(Settled.ENDING)
 
     async def predict(
         self,
@@ -125,40 +152,35 @@ class Model:
         caller_left: Callable[[], Awaitable[None]] | None,
     ) -> list[Ticket]:
         """Run all rows; tickets that are not finished at the deadline, or when the caller leaves, are abandoned."""
+        if not encoded:
+            return []
         loop = asyncio.get_running_loop()
-        finished: asyncio.Future[Settled] = loop.create_future()
-        watcher: asyncio.Task[None] | None = None
-        left = len(encoded)
+        wait = Wait(len(encoded))
+        tickets = [Ticket(item.rows, wait) for item in encoded]
+        patience_s = None if deadline is None else deadline - loop.time()
+        self.core.submit(self.slot, tickets, patience_s)
 
-        def on_done(ticket: Ticket) -> None:  # on the core's thread
-            nonlocal left
-            left -= 1
-            if left == 0:
-                loop.call_soon_threadsafe(_settle, finished, Settled.DONE)
+        watcher: asyncio.Task[None] | None = None
 
         async def watch_caller() -> None:
             assert caller_left is not None
             await caller_left()
-            _settle(finished, Settled.CALLER_LEFT)
+            wait.settle(Settled.CALLER_LEFT)
 
         def start_watching() -> None:
             nonlocal watcher
             watcher = loop.create_task(watch_caller())
 
-        tickets = [Ticket(item.rows, on_done) for item in encoded]
-        if not tickets:
-            return []
-        self.core.submit(self.slot, tickets)
-        self.waits.add(finished)
         timers = []
         if deadline is not None:
-            timers.append(loop.call_at(deadline, _settle, finished, Settled.DEADLINE))
+            timers.append(loop.call_at(deadline, wait.settle, Settled.DEADLINE))
         if caller_left is not None:
             timers.append(loop.call_later(WATCH_AFTER_S, start_watching))
+        self.waits.add(wait)
         try:
-            why = await finished
+            why = await wait.future
         finally:
-            self.waits.discard(finished)
+            self.waits.discard(wait)
             for timer in timers:
                 timer.cancel()
             if watcher is not None:
@@ -189,13 +211,15 @@ class Model:
             elif ticket.error is not None:
                 answers.append(ticket.error)
             else:
-                answers.append(self.task.decode(item, ticket.outputs, parameters))
+                answers.append(self._decode_one(item, ticket, parameters))
         return answers
 
-
-def _settle(wait: asyncio.Future[Settled], why: Settled) -> None:
-    if not wait.done():
-        wait.set_result(why)
+    def _decode_one(self, item: Encoded, ticket: Ticket, parameters: Any) -> Any:
+        try:
+            return self.task.decode(item, ticket.outputs, parameters)
+        except Exception:  # a bug in one item's decoding must not take its neighbours along
+            log.exception("%s: a bug in decoding an answer", self.name)
+            return ComputeError("the model's output for this item could not be read; the log has the reason")
 
 
 def _size_of(items: Sequence[Any]) -> int:
@@ -209,10 +233,12 @@ def _size_of(items: Sequence[Any]) -> int:
     return size
 
 
-def deadline_after(timeout_ms: int, header: str | None) -> float | None:
+def deadline_after(timeout_ms: int, header: bytes | None) -> float | None:
     """The deadline in `loop.time()` seconds, or None for none; the header `x-request-timeout-ms` can only lower it."""
     if header is not None:
         if not header.isdigit() or int(header) == 0:
-            raise InvalidInputError(f"x-request-timeout-ms is {header!r}; send a whole number of milliseconds above 0")
+            raise InvalidInputError(
+                f"x-request-timeout-ms is {header.decode('latin-1')!r}; send a whole number of milliseconds above 0"
+            )
         timeout_ms = min(int(header), timeout_ms or int(header))
     return asyncio.get_running_loop().time() + timeout_ms / 1000 if timeout_ms else None

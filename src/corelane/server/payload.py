@@ -5,15 +5,16 @@ JSON by RFC 8259 in UTF-8; of a key given twice the last counts; NaN and infinit
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
 import orjson
-from starlette.requests import Request
+from starlette.types import Receive
 
 from corelane.errors import InvalidInputError
-from corelane.server.errors import HttpError
+from corelane.server.errors import CallerLeftError, HttpError
 from corelane.tasks.text import describe, quote
 
 QUERY_FIELDS = ("seq_0", "seq_1")
@@ -49,20 +50,25 @@ def parse_query(query: bytes) -> tuple[str | None, str | None]:
     return found.get("seq_0"), found.get("seq_1")
 
 
-async def read_body(request: Request, max_bytes: int) -> bytes:
-    """The whole body; 413 as soon as it is known to pass `max_bytes`, 415 when it is not JSON in UTF-8."""
-    _check_type(request.headers.get("content-type", ""))
-    declared = request.headers.get("content-length", "")
+async def read_body(
+    receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, *, must_be_json: bool = False
+) -> bytes:
+    """The whole body; 413 as soon as it is known to pass `max_bytes`, 415 when it must be JSON in UTF-8 and is not."""
+    if must_be_json:
+        _check_type(headers.get(b"content-type", b"").decode("latin-1"))
+    declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(int(declared), max_bytes)
-    chunks: list[bytes] = []
-    size = 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > max_bytes:
-            raise _too_large(size, max_bytes)
-        chunks.append(chunk)
-    return b"".join(chunks)
+    body: bytes = b""
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise CallerLeftError
+        body += cast(bytes, message.get("body", b""))
+        if len(body) > max_bytes:
+            raise _too_large(len(body), max_bytes)
+        if not message.get("more_body", False):
+            return body
 
 
 def parse_body(body: bytes) -> Payload:

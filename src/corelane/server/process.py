@@ -23,10 +23,11 @@ from typing import Any, cast
 from hypercorn.asyncio import serve as hypercorn_serve
 from hypercorn.config import Config
 
-from corelane.engine import Core
+from corelane.engine import Core, Ticket
 from corelane.errors import ConfigError, CoreLostError, DrainForcedError
 from corelane.server.app import Serving, create_app
 from corelane.server.loading import Loaded, load_models
+from corelane.server.model import hand_out
 from corelane.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -68,22 +69,27 @@ def run(settings: Settings, core_number: int, port: int, load: Loader = load_mod
             about={**loaded.about, "pid": os.getpid(), "port": port},
             why_not_ready=lambda: ended.why_not_ready(core),
         )
-        core.start()
         ended.watch(core)
         log.info(
             "core %d serves %s on %s:%d after %.1f s",
             core_number, loaded.models[0].label, settings.bind_address, port, time.monotonic() - began,
         )  # fmt: skip
-        _run_loop(_serve(serving, listener, ended))
+        _run_loop(_serve(serving, core, listener, ended))
         core.close()
     if ended.lost is not None:
         raise ended.lost
     return 0
 
 
-async def _serve(serving: Serving, listener: socket.socket, ended: Ending) -> None:
+async def _serve(serving: Serving, core: Core, listener: socket.socket, ended: Ending) -> None:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
+
+    def on_done(tickets: list[Ticket]) -> None:
+        loop.call_soon_threadsafe(hand_out, tickets)
+
+    core.on_done = on_done
+    core.start()
 
     def give_up() -> None:
         for model in serving.models:
