@@ -1,44 +1,115 @@
 """Which waiting rows run next, in which compiled shape: a pure function.
 
-The batch always contains the oldest waiting row; among the shapes that can hold it, the one with the lowest measured
-cost per row wins. So no row waits more than two batches once it is the oldest, and short texts are not padded to long
-shapes because a long one stands beside them.
+Every batch contains the oldest waiting row, so no row waits more than two batches once it is the oldest. Among the
+batches that do, the one with which the whole line is cleared at the lowest cost wins; of equals, the one that is
+cheaper per row. Looking at the rest of the line matters: the cheapest batch per row can leave a remainder behind that
+needs a whole batch for itself. Short texts are not padded to long shapes because a long one stands beside them: in a
+shape's free places, the longest rows that fit go first.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from corelane.runtimes.base import Shape
 
+# How far down the line the chooser looks: eight full batches of the usual size. Looking further costs Python time per
+# batch and finds nothing better.
+LOOK_AHEAD_ROWS = 64
+
+# Totals closer than this are equal: sums of the same costs in another order differ by rounding.
+EQUAL = 1e-6
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A shape, and the positions in the waiting line (oldest first) of the rows that fill it."""
+    """A shape, and the positions in the waiting line (oldest first) of the rows that fill it, ascending."""
 
     shape: Shape
     positions: tuple[int, ...]
 
 
-def choose(lengths: Sequence[int], costs: Mapping[Shape, float]) -> Choice:
-    """The cheapest batch per row that contains row 0.
+class Plan:
+    """What clearing rows costs, worked out once for the shapes' costs (seconds per batch)."""
 
-    `lengths` are the waiting rows' lengths in tokens, oldest first; `costs` are seconds per batch of each shape.
+    def __init__(self, costs: Mapping[Shape, float]) -> None:
+        self.costs = dict(costs)
+        self.sequences = sorted({shape.sequence for shape in costs})
+        self.shapes = [
+            sorted((shape for shape in costs if shape.sequence == sequence), key=lambda shape: shape.batch)
+            for sequence in self.sequences
+        ]
+        self.clear = [self._clearing(shapes) for shapes in self.shapes]  # [length class][rows] -> seconds
+
+    def _clearing(self, shapes: Sequence[Shape]) -> list[float]:
+        """The least cost of running 0, 1, 2, ... rows in these shapes, which differ in their batch alone."""
+        least = [0.0]
+        for rows in range(1, LOOK_AHEAD_ROWS + 1):
+            least.append(min(self.costs[shape] + least[max(0, rows - shape.batch)] for shape in shapes))
+        return least
+
+    def length_class(self, length: int) -> int:
+        """The index of the shortest compiled sequence that holds a row of `length` tokens."""
+        return bisect_left(self.sequences, length)
+
+    def rest_s(self, counts: Sequence[int]) -> float:
+        """What clearing so many rows of each length class costs: each apart, or all in the longest one's shapes."""
+        rows = sum(counts)
+        if not rows:
+            return 0.0
+        apart = sum(clear[count] for clear, count in zip(self.clear, counts, strict=True))
+        longest = max(at for at, count in enumerate(counts) if count)
+        return min(apart, self.clear[longest][rows])
+
+
+def choose(lengths: Sequence[int], plan: Plan) -> Choice:
+    """The next batch for rows of these lengths in tokens, oldest first; at most LOOK_AHEAD_ROWS of them.
+
     Raises ValueError when row 0 fits no shape: rows are checked when they are submitted.
     """
-    best: Choice | None = None
-    best_cost = 0.0
-    fitting: dict[int, list[int]] = {}  # by sequence: the positions that fit it
-    for shape, cost in costs.items():
-        if lengths[0] > shape.sequence:
-            continue
-        if shape.sequence not in fitting:
-            fitting[shape.sequence] = [at for at, length in enumerate(lengths) if length <= shape.sequence]
-        positions = fitting[shape.sequence][: shape.batch]
-        per_row = cost / len(positions)
-        if best is None or per_row < best_cost:
-            best, best_cost = Choice(shape, tuple(positions)), per_row
-    if best is None:
-        raise ValueError(f"a row of {lengths[0]} tokens fits none of {[str(s) for s in costs]}: a bug in the caller")
-    return best
+    classes = [plan.length_class(length) for length in lengths]
+    oldest = classes[0]
+    if oldest >= len(plan.sequences):
+        raise ValueError(f"a row of {lengths[0]} tokens fits none of {plan.sequences}: a bug in the caller")
+    counts = [0] * (len(plan.sequences) + 1)  # the last one: rows that are too long, which only a bug could queue
+    for at in classes:
+        counts[at] += 1
+
+    best: Shape | None = None
+    best_total, best_per_row = 0.0, 0.0
+    for at in range(oldest, len(plan.sequences)):
+        for shape in plan.shapes[at]:
+            left = _without(counts, oldest, at, shape.batch)
+            cost = plan.costs[shape]
+            total = cost + plan.rest_s(left)
+            per_row = cost / (len(lengths) - sum(left))
+            slack = EQUAL * total
+            if best is None or total < best_total - slack or (total <= best_total + slack and per_row < best_per_row):
+                best, best_total, best_per_row = shape, total, per_row
+    assert best is not None
+    return Choice(best, _longest_first(lengths, best))
+
+
+def _without(counts: Sequence[int], oldest: int, longest: int, batch: int) -> list[int]:
+    """The counts by class once a batch has taken the oldest row and then the longest ones up to class `longest`."""
+    left = list(counts[:-1])
+    left[oldest] -= 1
+    places = batch - 1
+    for at in range(longest, -1, -1):
+        taken = min(places, left[at])
+        left[at] -= taken
+        places -= taken
+        if not places:
+            break
+    return left
+
+
+def _longest_first(lengths: Sequence[int], shape: Shape) -> tuple[int, ...]:
+    """The oldest row, and in the other places the longest rows that fit; of equals the older."""
+    fitting = [at for at in range(1, len(lengths)) if lengths[at] <= shape.sequence]
+    if len(fitting) >= shape.batch:
+        fitting.sort(key=lambda at: -lengths[at])
+        fitting = sorted(fitting[: shape.batch - 1])
+    return (0, *fitting)

@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from corelane.engine.chooser import choose
+from corelane.engine.chooser import LOOK_AHEAD_ROWS, Plan, choose
 from corelane.engine.line import Line, Place
 from corelane.runtimes.base import Outputs, Row, Runtime, Shape
 
-# How far down the line the chooser looks. Eight full batches of the widest usual shape; looking further costs
-# Python time per batch and finds nothing better.
-LOOK_AHEAD_ROWS = 64
-
 # How strongly the newest batch moves a shape's cost: a fifth follows a change within about ten batches.
 COST_WEIGHT = 0.2
+
+# A plan is made anew when a cost has moved so far from the one that it was made with.
+REPLAN_SHARE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +51,10 @@ class Slot:
     checked_at: float = field(default=0.0, init=False)  # when a sentinel last answered rightly
     next_sentinel: int = field(default=0, init=False)
     largest_batch: int = field(init=False)
+    plan: Plan = field(init=False)
 
     def __post_init__(self) -> None:
+        self.plan = Plan(self.costs)
         self.waiting = Line([shape.sequence for shape in self.costs])
         self.largest_batch = max(shape.batch for shape in self.costs)
 
@@ -62,7 +63,7 @@ class Slot:
         head = self.waiting.head(LOOK_AHEAD_ROWS)
         if not head:
             return None
-        choice = choose([ticket.rows[index].length for ticket, index in head], self.costs)
+        choice = choose([ticket.rows[index].length for ticket, index in head], self.plan)
         chosen = set(choice.positions)
         self.waiting.put_back([place for at, place in enumerate(head) if at not in chosen])
         return Batch(self, choice.shape, [head[at] for at in choice.positions])
@@ -73,11 +74,14 @@ class Slot:
 
     def smallest_shape(self, length: int) -> Shape:
         """The cheapest shape for one row of `length` tokens."""
-        return choose([length], self.costs).shape
+        return choose([length], self.plan).shape
 
     def note_cost(self, shape: Shape, seconds: float) -> None:
         """Move a shape's cost towards what its last batch took."""
         self.costs[shape] += COST_WEIGHT * (seconds - self.costs[shape])
+        planned = self.plan.costs[shape]
+        if abs(self.costs[shape] - planned) > REPLAN_SHARE * planned:
+            self.plan = Plan(self.costs)
 
     def waiting_s(self) -> float:
         """How long the rows that wait will keep the core busy in full batches, each at its own length."""
