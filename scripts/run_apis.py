@@ -14,14 +14,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-VENV = Path(os.environ.get("CORELANE_VENV") or ROOT / ".venv")
+VENV = ROOT / (os.environ.get("CORELANE_VENV") or ".venv")
 
 
 def main() -> int:
     """Exit codes: 0 all calls served, 1 a call failed, 2 configuration."""
     if importlib.util.find_spec("aiohttp") is None or importlib.util.find_spec("orjson") is None:
         python = VENV / "bin" / "python"
-        if not python.exists() or Path(sys.prefix) == VENV.resolve():
+        if not python.exists() or Path(sys.prefix).resolve() == VENV.resolve():
             print("run_apis.py: error: its libraries are missing; run ./deploy.sh first", file=sys.stderr)
             return 2
         os.execv(python, [str(python), __file__, *sys.argv[1:]])  # noqa: S606

@@ -11,7 +11,7 @@ import pytest
 
 from corelane import models
 from corelane.errors import ConfigError
-from support.traced import sentence_files, tiny_bert, tiny_roberta
+from support.traced import sentence_files, tiny_bert, tiny_classifier, tiny_roberta
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +178,23 @@ def test_the_task_is_inferred_from_the_models_own_files(tmp_path: Path) -> None:
     loaded = models.load(models.resolve(str(encoder)))
     assert loaded.task == "feature-extraction"
     assert loaded.sentence == models.SentenceOptions(("cls",), False, 48, False)
+
+
+def test_a_classifier_is_known_by_its_head(tmp_path: Path) -> None:
+    """Its task is neither answers nor embeddings."""
+    loaded = models.load(models.resolve(str(tiny_classifier(tmp_path))))
+    assert loaded.task == "text-classification"
+
+
+def test_a_classifiers_pooler_must_be_in_its_weights(tmp_path: Path) -> None:
+    """The other tasks never read it; here it would be random numbers in front of the head."""
+    from safetensors.torch import load_file, save_file
+
+    file = tiny_classifier(tmp_path) / "model.safetensors"
+    kept = {name: value for name, value in load_file(file).items() if "pooler" not in name}
+    save_file(kept, file, metadata={"format": "pt"})
+    with pytest.raises(ConfigError, match=r"lack bert\.pooler"):
+        models.load(models.resolve(str(tmp_path)))
 
 
 def test_a_model_for_another_task_is_refused_with_the_tasks_there_are(tmp_path: Path) -> None:

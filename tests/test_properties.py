@@ -8,7 +8,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from corelane.errors import ConfigError
-from corelane.properties import Entry, parse_properties
+from corelane.properties import Entry, as_line, parse_properties
 
 
 def values(text: str | bytes) -> dict[str, str]:
@@ -152,6 +152,27 @@ def test_every_quoted_text_comes_back_from_a_file(rendered: tuple[bytes, dict[st
     """Quoting is the way to write any value at all, so it must have no exceptions."""
     data, meant = rendered
     assert values(data) == meant
+
+
+@given(st.text("ab =:#'\"\\$`(){}\t!é", max_size=12))
+@hypothesis_settings(deadline=None, max_examples=500)
+def test_a_written_line_is_read_back_as_the_same_value(value: str) -> None:
+    """Only a value that has all that forbids each way of quoting cannot be written, and that is said."""
+    try:
+        written = as_line("k", value)
+    except ConfigError:
+        assert "'" in value
+        return
+    assert values(written) == {"k": value}
+
+
+@pytest.mark.parametrize(
+    "value", ["a'\"`id`", "two\nlines", "half of a \ud800"], ids=["shell", "line-end", "surrogate"]
+)
+def test_a_value_that_no_line_can_hold_is_refused(value: str) -> None:
+    """Before it is written, and read back as something else."""
+    with pytest.raises(ConfigError, match=r"k=.* cannot be written into a file"):
+        as_line("k", value)
 
 
 @given(st.binary(max_size=200))

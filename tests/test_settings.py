@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from corelane.errors import ConfigError
 from corelane.keys import FILES, KEYS
 from corelane.properties import parse_properties
-from corelane.settings import Settings, load, shell_lines, table, uncarried, written
+from corelane.settings import Settings, frozen, load, proxy_environment, shell_lines, table, uncarried, written
 
 PROJECT = Path(__file__).resolve().parents[1]
 SOURCE = PROJECT / "src"
@@ -105,7 +105,7 @@ def test_the_defaults_are_typed(tmp_path: Path) -> None:
         pytest.param("request_timeout_ms=none", 0, id="none-is-no-deadline"),
         pytest.param("path_to_traced_models=/srv/x/../models", Path("/srv/models"), id="absolute-path"),
         pytest.param('compiled_model="compiled-model-bs-1.pt"', "compiled-model-bs-1.pt", id="quoted-file"),
-        pytest.param("docker_image_name_prefix=bert#inf", "bert#inf", id="hash"),
+        pytest.param("model_name=bert#inf", "bert#inf", id="hash"),
     ],
 )
 def test_a_line_becomes_a_typed_value(tmp_path: Path, line: str, value: object) -> None:
@@ -236,6 +236,8 @@ def test_an_unknown_variable_of_ours_is_answered_with_the_name_that_was_meant(
     "variable",
     [
         "CORELANE_VENV",
+        "CORELANE_DEV_VENV",
+        "CORELANE_PYTHON",
         "CORELANE_SERVICE_HOST",
         "CORELANE_PORT",
         "CORELANE_SERVICE_PORT_HTTP",
@@ -320,6 +322,28 @@ def test_two_files_that_disagree_about_one_key_are_named_both(tmp_path: Path) ->
     assert ".env:1: registry='b', but docker.properties:1 says 'a'" in message
 
 
+def test_what_downloads_gets_the_proxies_in_both_spellings(tmp_path: Path) -> None:
+    """No tool reads .env by itself, and some look at one spelling alone; what is not set stays as it is."""
+    settings = load(folder(tmp_path, env="HTTPS_PROXY=http://file:2"), {"NO_PROXY": "localhost"})
+    found = proxy_environment(settings)
+    https = {"https_proxy": "http://file:2", "HTTPS_PROXY": "http://file:2"}
+    assert found == {**https, "no_proxy": "localhost", "NO_PROXY": "localhost"}
+
+
+# What people put around and into values: blanks, quotes, comments, what a shell would expand, a line that goes on.
+@pytest.mark.parametrize(
+    "value", ["a # b", "#a", " a ", "it's", 'a "b" c', "'a'", '"', "$HOME", "`id`", "a\\", "%(x)s=1: é", ""]
+)
+def test_frozen_settings_are_read_back_as_they_were(tmp_path: Path, value: str) -> None:
+    """A restarted server has them from its own files, in a folder of its own."""
+    settings = replace(load(folder(tmp_path), {"CHIP_TYPE": "trn1"}), task=value)
+    other = tmp_path / "other"
+    other.mkdir()
+    for name, text in frozen(settings, compiled_model="demo@3").items():
+        (other / name).write_text(text, encoding="utf-8")
+    assert load(other, {}) == replace(settings, root=other, compiled_model="demo@3")
+
+
 def test_a_password_in_a_url_is_not_shown(tmp_path: Path) -> None:
     """Messages and reprs end up in logs."""
     root = folder(tmp_path, env="HTTPS_PROXY=http://me:secret@proxy:1")
@@ -336,7 +360,7 @@ def test_a_missing_config_file_says_what_to_do(tmp_path: Path) -> None:
     message = load_refusal(tmp_path)
     assert message == (
         f"{tmp_path / 'config.properties'} does not exist; go to the project's folder, restore the file, "
-        "or name one with CORELANE_CONFIG."
+        "or name one with CORELANE_CONFIG"
     )
 
 
@@ -382,7 +406,8 @@ def test_a_named_file_that_cannot_be_read_is_an_error(tmp_path: Path, name: str,
         ({"config": "batch_wait_ms=1"}, "batch_wait_ms"),
         ({"config": "api_keys_file=keys"}, "api_keys_file"),
         ({"config": "compiler_args=-O1"}, "compiler_args"),
-        ({"config": "precision=int8"}, "precision"),
+        ({"config": "docker_image_name_prefix=mine"}, "docker_image_name_prefix"),
+        ({"config": "instance_type=inf2.xlarge"}, "instance_type"),
         ({"docker": "image_tag=v1"}, "image_tag"),
         ({"docker": "registry: host.example:5000/x"}, "registry"),
         ({"env": "REGISTRY=host.example:5000/x"}, "registry"),
@@ -401,6 +426,15 @@ def test_writing_such_a_setting_down_at_its_default_is_fine(tmp_path: Path) -> N
         folder(tmp_path, config="http_workers=1\nruntime=process\nbatch_wait_ms=0", docker="image_tag=latest"),
         {},
     )
+
+
+def test_what_other_tools_read_is_accepted_and_shown_as_not_read(tmp_path: Path) -> None:
+    """A machine's .env names its region and profile; the table does not promise that anything here looks at them."""
+    env = "AWS_REGION=eu-central-1\nAWS_DEFAULT_REGION=eu-central-1\nAWS_PROFILE=me"
+    assert load(folder(tmp_path, env=env), {"AWS_PROFILE": "other"}).aws_profile == "other"
+    rows = [row for row in table().splitlines() if "`AWS_" in row]
+    assert len(rows) == 3
+    assert all(row.endswith("| not read yet, never refused |") for row in rows)
 
 
 def test_a_variable_that_other_tools_share_is_not_refused(tmp_path: Path) -> None:
@@ -463,6 +497,7 @@ def test_a_value_not_carried_yet_is_printed_for_bash_with_a_word_beside_it(tmp_p
     [
         pytest.param(["--shell", "num_core"], {}, b"did you mean num_cores", id="unknown-name"),
         pytest.param(["--shell"], {"CORELANE_NUM_CORES": "x"}, b"environment CORELANE_NUM_CORES", id="bad-value"),
+        pytest.param(["--shell"], {"CORELANE_CONFIG": "gone"}, b"corelane: error: environment", id="prefix"),
         pytest.param(["--shell"], {"CORELANE_CONFIG": "gone"}, b"which does not exist", id="missing-file"),
         pytest.param([], {"CORELANE_HTTP_WORKERS": "2"}, b"not carried", id="not-carried"),
     ],

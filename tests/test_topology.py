@@ -16,8 +16,10 @@ from corelane.topology import (
     Placement,
     available_cpus,
     format_visible_cores,
+    in_url,
     parse_visible_cores,
     place,
+    reached_at,
 )
 
 
@@ -160,7 +162,7 @@ def test_more_cores_than_exist_are_capped_with_a_sentence() -> None:
     """A laptop runs the configuration of a large machine."""
     placement = placed(num_cores=40)
     assert len(placement.assignments) == 2
-    assert placement.notes == ("num_cores=40 is more than the 2 cores of this machine (CPUs 0, 1), so 2 are used.",)
+    assert placement.notes == ("num_cores=40 is more than the 2 cores of this machine (CPUs 0, 1), so 2 are used",)
 
 
 def test_without_an_affinity_call_servers_run_unpinned_and_that_is_said() -> None:
@@ -286,7 +288,7 @@ def test_a_server_of_two_cores_is_named_and_addressed_by_its_first() -> None:
     assert [assignment.cores for assignment in placement.assignments] == [(0, 1), (2, 3)]
     assert [assignment.port for assignment in placement.assignments] == [8081, 8083]
     assert placement.assignments[1].environment["NEURON_RT_VISIBLE_CORES"] == "2-3"
-    assert placement.notes == ("1 of 5 cores stay idle, because cores_per_server=2 does not divide them.",)
+    assert placement.notes == ("1 of 5 cores stay idle, because cores_per_server=2 does not divide them",)
 
 
 def test_a_server_stays_within_one_device() -> None:
@@ -338,3 +340,18 @@ def test_no_two_servers_share_a_core_a_cpu_or_a_port(mask: set[int], num_cores: 
 def test_a_name_too_long_for_the_process_tag_is_refused() -> None:
     """The runtime takes 255 characters."""
     assert "choose a shorter one" in refusal(name="n" * 250)
+
+
+@pytest.mark.parametrize(
+    ("address", "target", "shown"),
+    [
+        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
+        ("0.0.0.0", "127.0.0.1", "127.0.0.1"),
+        ("::", "::1", "[::1]"),
+        ("192.0.2.7", "192.0.2.7", "192.0.2.7"),
+    ],
+)
+def test_an_address_to_listen_on_is_not_always_one_to_ask(address: str, target: str, shown: str) -> None:
+    """Nobody can connect to "everywhere"."""
+    assert reached_at(address) == target
+    assert in_url(reached_at(address)) == shown

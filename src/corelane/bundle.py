@@ -29,6 +29,8 @@ from corelane.errors import BundleError, ConfigError, MissingBundleError
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+# The stack of a bundle without a model: a core that takes stated times (runtimes/simulated.py).
+SIMULATED = "simulated"
 PARTIAL_PREFIX = ".partial-"
 
 # The settings a bundle depends on: when one of them changes, the bundle is stale.
@@ -90,6 +92,10 @@ class Bundle:
     @property
     def label(self) -> str:
         return f"{self.manifest.name}@{self.manifest.version}"
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.manifest.stack == SIMULATED
 
     @property
     def model_path(self) -> Path:
@@ -340,7 +346,9 @@ def stale_keys(
     bundle: Bundle, trace_inputs: Mapping[str, str], source_fingerprint: str | None = None
 ) -> list[tuple[str, str, str]]:
     """(key, the bundle's value, today's value) of all that differ. Without a fingerprint the model's files
-    are not compared: a server needs only the bundle."""
+    are not compared: a server needs only the bundle. Nothing of the configuration decides a simulated one."""
+    if bundle.is_simulated:
+        return []
     then = bundle.manifest.trace_inputs
     keys = dict.fromkeys((*trace_inputs, *then))
     changed = [(key, then.get(key, ""), trace_inputs.get(key, "")) for key in keys]
@@ -358,6 +366,15 @@ def stale_error(bundle: Bundle, changed: list[tuple[str, str, str]]) -> BundleEr
         f"bundle {bundle.label} is stale, these differ from today's configuration: {differences};"
         " run with `--retrace` to make a new version, or set them back"
     )
+
+
+def check_asked_for(bundle: Bundle, compiled_model: str) -> None:
+    """A simulated bundle is served only where compiled_model names it, never because a model is called the same."""
+    if bundle.is_simulated and not compiled_model:
+        raise BundleError(
+            f"bundle {bundle.label} is simulated and stands where the model's own would; set"
+            f" compiled_model={bundle.manifest.name} to serve the simulation, or another name for the model's bundle"
+        )
 
 
 # --- writing --------------------------------------------------------------------------------------

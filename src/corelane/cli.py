@@ -68,6 +68,20 @@ def _parser() -> argparse.ArgumentParser:
 
     trace = verb("trace", _trace, "compile the configured model into a bundle, unless a fresh one is there")
     trace.add_argument("--retrace", action="store_true", help="make a new version even so")
+    trace.add_argument(
+        "--fit",
+        type=Path,
+        metavar="TEXTS",
+        help="trace nothing: propose sequence_lengths for the texts in a file, one on each line",
+    )
+    trace.add_argument("--budget-shapes", type=int, metavar="N", help="at most N lengths, with --fit (default: 8)")
+    trace.add_argument(
+        "--simulate", metavar="NAME", help="no model: a core that takes published times, such as inf2-bert-base"
+    )
+    trace.add_argument("--times", default="", metavar="ROWSxTOKENS=MS,...", help="the times, with --simulate")
+    trace.add_argument(
+        "--name", default="", metavar="BUNDLE", help="the bundle's name, with --simulate (default: NAME)"
+    )
 
     serve = verb("serve", _serve, "run one core's server in the foreground")
     serve.add_argument(
@@ -95,10 +109,35 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _trace(settings: Settings, arguments: argparse.Namespace) -> int:
-    from corelane.tracing.trace import trace
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
 
-    bundle = trace(settings, retrace=arguments.retrace, progress=lambda line: print(line, file=sys.stderr, flush=True))
-    print(bundle.path)
+    if arguments.fit is not None:
+        from corelane.tracing.fit import DEFAULT_BUDGET, fit
+
+        budget = DEFAULT_BUDGET if arguments.budget_shapes is None else arguments.budget_shapes
+        print(fit(settings, arguments.fit, budget=budget, progress=say))
+        return 0
+    if arguments.budget_shapes is not None:
+        raise ConfigError("--budget-shapes is for --fit TEXTS; without it the configuration says what to trace")
+    if arguments.simulate is not None:
+        from corelane.tracing.simulate import simulate
+
+        made = simulate(
+            settings,
+            arguments.simulate,
+            bundle_name=arguments.name,
+            times=arguments.times,
+            retrace=arguments.retrace,
+            progress=say,
+        )
+    elif arguments.times or arguments.name:
+        raise ConfigError("--times and --name are for --simulate NAME; without it the configuration says what to trace")
+    else:
+        from corelane.tracing.trace import trace
+
+        made = trace(settings, retrace=arguments.retrace, progress=say)
+    print(made.path)
     return 0
 
 

@@ -18,6 +18,9 @@ ENV_FILE = ".env"
 FILES = (CONFIG_FILE, DOCKER_FILE, ENV_FILE)
 PREFIX = "CORELANE_"
 
+# Of a key that nothing here reads yet, though other tools do: setting it is no mistake.
+UNREAD = "not read yet, never refused"
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -31,8 +34,8 @@ class Kind:
 class Key:
     """One setting: a row of the README's table and a field of Settings.
 
-    `default` is written as a file would have it. `carried`: True, or False when only the default works in
-    this version, or the words that do.
+    `default` is written as a file would have it. `carried`: True; False when only the default works in this
+    version; the words that do; or UNREAD.
     """
 
     name: str
@@ -40,7 +43,7 @@ class Key:
     kind: Kind
     default: str
     help: str
-    carried: bool | tuple[str, ...] = True
+    carried: bool | tuple[str, ...] | str = True
     also_in: str = ""
 
     @property
@@ -53,7 +56,7 @@ class Key:
             return ()
         if file != ENV_FILE:
             return (self.name,)
-        return (self.name, self.name.upper()) if self.name in _PROXIES else (self.name.upper(),)
+        return (self.name, self.name.upper()) if self.name in PROXIES else (self.name.upper(),)
 
     @property
     def variables(self) -> tuple[str, ...]:
@@ -62,7 +65,7 @@ class Key:
         return prefixed + self.spellings(ENV_FILE)
 
 
-_PROXIES = frozenset({"http_proxy", "https_proxy", "no_proxy"})
+PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 
 
 def _whole_number(text: str, low: int, high: int) -> int:
@@ -135,13 +138,13 @@ def _docker(name: str, kind: Kind, default: str, help: str, also_in: str = "") -
     return Key(name, DOCKER_FILE, kind, default, help, carried=False, also_in=also_in)
 
 
-def _env(name: str, kind: Kind, default: str, help: str) -> Key:
-    return Key(name, ENV_FILE, kind, default, help)
+def _env(name: str, kind: Kind, default: str, help: str, carried: bool | str = True) -> Key:
+    return Key(name, ENV_FILE, kind, default, help, carried)
 
 
 KEYS: tuple[Key, ...] = (
     # The sample's own names first.
-    _config("docker_image_name_prefix", _FILLED, "corelane", "First part of the image names."),
+    _config("docker_image_name_prefix", _FILLED, "corelane", "First part of the image names.", carried=False),
     _config(
         "docker_container_name_prefix",
         _NAME,
@@ -172,8 +175,7 @@ KEYS: tuple[Key, ...] = (
         "precision",
         _choice("float32", "int8"),
         "float32",
-        "Of the compiled model; `int8` later.",
-        carried=("float32",),
+        "Of the compiled model's weights: `float32` or `int8`; `int8` is traced with `pip install 'corelane[int8]'`.",
     ),
     # Ours: where it runs.
     _config(
@@ -183,7 +185,7 @@ KEYS: tuple[Key, ...] = (
         "`process`, `docker`, or `auto`: docker when CHIP_TYPE is not cpu.",
         carried=("auto", "process"),
     ),
-    _config("instance_type", _ANY, "", "Such as `inf2.48xlarge`; empty on the CPU."),
+    _config("instance_type", _ANY, "", "Such as `inf2.48xlarge`; empty on the CPU.", carried=False),
     _config("cores_per_server", _number(1, 1024), "1", "Cores that one server holds.", carried=False),
     _config("bind_address", _ADDRESS, "127.0.0.1", "Listen here; `0.0.0.0` is open to the network."),
     _config("first_port", _PORT, "8081", "Core N's own server listens on `first_port` + N."),
@@ -229,10 +231,10 @@ KEYS: tuple[Key, ...] = (
         "cpu",
         "`cpu`, `inf1`, `inf2`, `trn1`, `trn2` or `trn3`; this version serves and traces on `cpu`.",
     ),
-    _env("aws_region", _ANY, "", "For the AWS commands; nothing on the CPU asks AWS."),
-    _env("aws_default_region", _ANY, "", "The same, when AWS_REGION is empty."),
-    _env("aws_profile", _ANY, "", "Profile of the AWS commands."),
-    _env("http_proxy", _ANY, "", "Proxy for downloads."),
+    _env("aws_region", _ANY, "", "For the AWS commands; nothing on the CPU asks AWS.", carried=UNREAD),
+    _env("aws_default_region", _ANY, "", "The same, when AWS_REGION is empty.", carried=UNREAD),
+    _env("aws_profile", _ANY, "", "Profile of the AWS commands.", carried=UNREAD),
+    _env("http_proxy", _ANY, "", "Proxy for the downloads of `./deploy.sh` and of tracing."),
     _env("https_proxy", _ANY, "", "The same for https."),
     _env("no_proxy", _ANY, "", "Hosts that are reached without it."),
 )

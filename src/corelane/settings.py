@@ -32,8 +32,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from corelane.errors import ConfigError
-from corelane.keys import CONFIG_FILE, ENV_FILE, FILES, KEYS, PREFIX, Key
-from corelane.properties import BLANKS, COMMENT, is_invisible, parse_properties, shown
+from corelane.keys import CONFIG_FILE, ENV_FILE, FILES, KEYS, PREFIX, PROXIES, Key
+from corelane.properties import BLANKS, COMMENT, as_line, is_invisible, parse_properties, shown
 
 CONFIG_VARIABLE = "CORELANE_CONFIG"
 
@@ -42,6 +42,7 @@ TOOL_VARIABLES = {
     CONFIG_VARIABLE: "the file to read in place of config.properties",
     "CORELANE_PYTHON": "the Python that deploy.sh makes the virtual environment with",
     "CORELANE_VENV": "the virtual environment that deploy.sh and the scripts use in place of .venv",
+    "CORELANE_DEV_VENV": "the one that scripts/check and scripts/test use in place of .venv-dev",
 }
 
 # Kubernetes puts these into every pod of a namespace with a Service called corelane or corelane-something.
@@ -128,7 +129,7 @@ def load(root: Path, environ: Mapping[str, str] = os.environ, *, refuse_uncarrie
             if key.name in found and found[key.name][0] != value:
                 raise ConfigError(
                     f"{source}: {key.name}={shown(value)}, but {found[key.name][1]} says "
-                    f"{shown(found[key.name][0])}; keep one."
+                    f"{shown(found[key.name][0])}; keep one"
                 )
             found.setdefault(key.name, (value, source))
     for key in KEYS:
@@ -153,14 +154,16 @@ def uncarried(settings: Settings) -> tuple[str, ...]:
     sentences = []
     for key in KEYS:
         value, source = getattr(settings, key.name), settings.source[key.name]
-        if key.carried is True or source.removeprefix("environment ") in key.spellings(ENV_FILE):
+        if key.carried is True or isinstance(key.carried, str):
+            continue
+        if source.removeprefix("environment ") in key.spellings(ENV_FILE):
             continue
         words = key.carried or (written(key.kind.parse(key.default, settings.root)),)
         if written(value) not in words:
             only = " or ".join(word or "an empty value" for word in words)
             sentences.append(
                 f"{source}: {key.name}={shown(written(value))} is not carried by this version yet, "
-                f"only {only} is; {_remedy(source)} it."
+                f"only {only} is; {_remedy(source)} it"
             )
     return tuple(sentences)
 
@@ -172,9 +175,7 @@ def _read_file(root: Path, file: str, environ: Mapping[str, str]) -> list[tuple[
         name = _from_environment(environ[CONFIG_VARIABLE], CONFIG_VARIABLE)
         path = root / name
         if not name:
-            raise ConfigError(
-                f"environment {CONFIG_VARIABLE} is empty; name a file, or unset it to read {root / file}."
-            )
+            raise ConfigError(f"environment {CONFIG_VARIABLE} is empty; name a file, or unset it to read {root / file}")
     try:
         with path.open("rb") as stream:
             data = stream.read(_MAX_FILE_BYTES + 1)
@@ -183,16 +184,16 @@ def _read_file(root: Path, file: str, environ: Mapping[str, str]) -> list[tuple[
             return []
         if CONFIG_VARIABLE in environ:
             raise ConfigError(
-                f"environment {CONFIG_VARIABLE} names {path}, which does not exist; correct or unset it."
+                f"environment {CONFIG_VARIABLE} names {path}, which does not exist; correct or unset it"
             ) from err
         raise ConfigError(
-            f"{path} does not exist; go to the project's folder, restore the file, or name one with {CONFIG_VARIABLE}."
+            f"{path} does not exist; go to the project's folder, restore the file, or name one with {CONFIG_VARIABLE}"
         ) from err
     except OSError as err:
-        raise ConfigError(f"{path} cannot be read ({err.strerror}); make it a file that this user may read.") from err
+        raise ConfigError(f"{path} cannot be read ({err.strerror}); make it a file that this user may read") from err
     if len(data) > _MAX_FILE_BYTES:
         raise ConfigError(
-            f"{path} has more than {_MAX_FILE_BYTES} bytes, which no configuration has; name the right file."
+            f"{path} has more than {_MAX_FILE_BYTES} bytes, which no configuration has; name the right file"
         )
     known = {spelling: key for key in KEYS for spelling in key.spellings(file)}
     first: dict[str, int] = {}  # key -> line; HTTP_PROXY and http_proxy are one key
@@ -204,7 +205,7 @@ def _read_file(root: Path, file: str, environ: Mapping[str, str]) -> list[tuple[
         key = known[spelling]
         if key.name in first:
             raise ConfigError(
-                f"{where}: {spelling} stands already in line {first[key.name]}, spelled otherwise; keep one of the two."
+                f"{where}: {spelling} stands already in line {first[key.name]}, spelled otherwise; keep one of the two"
             )
         first[key.name] = entry.line
         found.append((key, entry.value, where))
@@ -219,17 +220,17 @@ def _from_environment(value: str, variable: str) -> str:
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as err:
-        raise ConfigError(f"environment {variable}={shown(value)} is not UTF-8; set it again.") from err
+        raise ConfigError(f"environment {variable}={shown(value)} is not UTF-8; set it again") from err
     if any(is_invisible(character) for character in value):
-        raise ConfigError(f"environment {variable}={shown(value)} holds a control character; set it in one line.")
+        raise ConfigError(f"environment {variable}={shown(value)} holds a control character; set it in one line")
     if len(value) > 1 and value[0] in "'\"" and value[-1] == value[0]:
         raise ConfigError(
             f"environment {variable} is {value if '@' not in value else shown(value)} with its quotes; "
-            "set it without them."
+            "set it without them"
         )
     if value != value.strip(BLANKS) or COMMENT.search(value):
         raise ConfigError(
-            f"environment {variable}={shown(value)} has blanks or a comment around its value; set the value alone."
+            f"environment {variable}={shown(value)} has blanks or a comment around its value; set the value alone"
         )
     return value
 
@@ -241,7 +242,7 @@ def _typed(key: Key, text: str, source: str, root: Path) -> Any:
         default = f"the default {key.default}" if key.default else "the default"
         raise ConfigError(
             f"{source}: {key.name}={shown(text)} should be {key.kind.expects}; correct it, "
-            f"or {_remedy(source)} it for {default}."
+            f"or {_remedy(source)} it for {default}"
         ) from None
 
 
@@ -264,20 +265,20 @@ def _refuse_unknown_variables(environ: Mapping[str, str]) -> None:
 def _unknown_variable(variable: str, known: Iterable[str]) -> str:
     for key in KEYS:
         if _folded(variable) == key.name:
-            return f"{key.name} is read from {key.variables[-1]}; unset the one and set the other."
+            return f"{key.name} is read from {key.variables[-1]}; unset the one and set the other"
     ours = (name for name in known if name.startswith(PREFIX))
-    return f"no such setting is known{_perhaps(variable, ours)}; correct or unset it."
+    return f"no such setting is known{_perhaps(variable, ours)}; correct or unset it"
 
 
 def _unknown(spelling: str, file: str) -> str:
     for key in KEYS:
         if _folded(spelling) == key.name and file not in key.files:
-            return f"{spelling} belongs in {key.file}, as {key.spellings(key.file)[-1]}; move the line there."
+            return f"{spelling} belongs in {key.file}, as {key.spellings(key.file)[-1]}; move the line there"
     here = [key.spellings(file)[-1] for key in KEYS if file in key.files]
     elsewhere = {key.spellings(key.file)[-1]: key.file for key in KEYS if file not in key.files}
     hint = _perhaps(spelling, here) or _perhaps(spelling, elsewhere)
     other = elsewhere.get(hint.rpartition(" ")[2])
-    return f"no setting {spelling} is known{hint}{f' of {other}' if other else ''}; correct or remove the line."
+    return f"no setting {spelling} is known{hint}{f' of {other}' if other else ''}; correct or remove the line"
 
 
 def _perhaps(name: str, known: Iterable[str]) -> str:
@@ -301,13 +302,30 @@ def written(value: object) -> str:
     return ",".join(str(item) for item in value) if isinstance(value, tuple) else str(value)
 
 
+def proxy_environment(settings: Settings) -> dict[str, str]:
+    """What whoever downloads needs in its environment, in both spellings: no tool reads .env by itself."""
+    found = {name: getattr(settings, name) for name in PROXIES}
+    return {spelling: value for name, value in found.items() if value for spelling in (name, name.upper())}
+
+
+def frozen(settings: Settings, **changes: str) -> dict[str, str]:
+    """Files whose folder, as a root, gives a server these settings, whatever becomes of the files they came from.
+
+    What only downloads and images need is left out, and `changes` have the last word.
+    """
+    texts = {key: changes.get(key.name, written(getattr(settings, key.name))) for key in KEYS}
+    config = [as_line(key.name, text) for key, text in texts.items() if key.file == CONFIG_FILE]
+    machine = [as_line(key.spellings(ENV_FILE)[-1], text) for key, text in texts.items() if key.name == "chip_type"]
+    return {CONFIG_FILE: "\n".join([*config, ""]), ENV_FILE: "\n".join([*machine, ""])}
+
+
 def shell_lines(settings: Settings, names: Sequence[str] = ()) -> list[str]:
     """`key=value` lines for bash's eval, quoted where needed; all keys when `names` is empty."""
     known = [key.name for key in KEYS]
     for name in names:
         if name not in known:
             raise ConfigError(
-                f"--shell {name}: no such setting is known{_perhaps(name, known)}; name a key, or none for all."
+                f"--shell {name}: no such setting is known{_perhaps(name, known)}; name a key, or none for all"
             )
     return [f"{name}={shlex.quote(written(getattr(settings, name)))}" for name in names or known]
 
@@ -318,10 +336,16 @@ def table() -> str:
     for key in KEYS:
         files = " or ".join(f"`{file}`" for file in key.files)
         default = f"`{key.default}`" if key.default else "(empty)"
-        carried = ", ".join(key.carried) if isinstance(key.carried, tuple) else "yes" if key.carried else "not yet"
+        carried = _in_words(key.carried)
         name = key.spellings(key.file)[-1]
         rows.append(f"| `{name}` | {files} | {default} | {key.help.replace('|', chr(92) + '|')} | {carried} |")
     return "\n".join(rows)
+
+
+def _in_words(carried: bool | tuple[str, ...] | str) -> str:
+    if isinstance(carried, str):
+        return carried
+    return ", ".join(carried) if isinstance(carried, tuple) else "yes" if carried else "not yet"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -346,7 +370,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = load(arguments.root, os.environ, refuse_uncarried=arguments.shell is None)
         lines = shell_lines(settings, arguments.shell or ())
     except ConfigError as err:
-        print(f"corelane: {err}", file=sys.stderr)
+        print(f"corelane: error: {err}", file=sys.stderr)
         return err.exit_code
     for sentence in uncarried(settings):
         print(f"corelane: {sentence}", file=sys.stderr)

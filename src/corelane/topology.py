@@ -11,7 +11,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from corelane.errors import ConfigError
 
@@ -103,20 +103,20 @@ def parse_visible_cores(text: str) -> tuple[int, ...]:
         if match is None:
             found = f"holds {part!r}" if part else "names no core in one place"
             raise ConfigError(
-                f"{asked} {found}; write cores such as 3 and ranges such as 0-3, in decimal digits, - and commas alone."
+                f"{asked} {found}; write cores such as 3 and ranges such as 0-3, in decimal digits, - and commas alone"
             )
         first, last = int(match[1]), int(match[2] or match[1])
         if last < first:
-            raise ConfigError(f"{asked} holds the range {part}, which runs backwards; write {last}-{first}.")
+            raise ConfigError(f"{asked} holds the range {part}, which runs backwards; write {last}-{first}")
         if last > MAX_CORE:
-            raise ConfigError(f"{asked} names core {last}, and no system has more than {MAX_CORE + 1}; correct it.")
+            raise ConfigError(f"{asked} names core {last}, and no system has more than {MAX_CORE + 1}; correct it")
         if cores and first <= cores[-1]:
             raise ConfigError(
-                f"{asked} names core {first} after core {cores[-1]}; write each core once, in ascending order."
+                f"{asked} names core {first} after core {cores[-1]}; write each core once, in ascending order"
             )
         if cores and first > cores[-1] + 1:
             raise ConfigError(
-                f"{asked} has a gap between core {cores[-1]} and core {first}; the runtime takes neighbours only."
+                f"{asked} has a gap between core {cores[-1]} and core {first}; the runtime takes neighbours only"
             )
         cores.extend(range(first, last + 1))
     return tuple(cores)
@@ -125,13 +125,30 @@ def parse_visible_cores(text: str) -> tuple[int, ...]:
 def format_visible_cores(cores: Sequence[int]) -> str:
     """The shortest text for these cores, `N` or `A-B`; ConfigError when they are no ascending run."""
     if not cores:
-        raise ConfigError(f"{VISIBLE_CORES} was asked for no core at all; name at least one.")
+        raise ConfigError(f"{VISIBLE_CORES} was asked for no core at all; name at least one")
     if cores[0] < 0 or list(cores) != list(range(cores[0], cores[0] + len(cores))):
         raise ConfigError(
             f"{VISIBLE_CORES} was asked for the cores {_list(cores)}; "
-            "the runtime takes ascending neighbours from 0 on only."
+            "the runtime takes ascending neighbours from 0 on only"
         )
     return str(cores[0]) if len(cores) == 1 else f"{cores[0]}-{cores[-1]}"
+
+
+# ----------------------------------------------------------------------------------------------------------
+# Addresses
+# ----------------------------------------------------------------------------------------------------------
+
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (compared, not bound)
+
+
+def reached_at(address: str) -> str:
+    """Where to reach a server of this machine that listens on this address: nobody can connect to "everywhere"."""
+    return _EVERYWHERE.get(address, address)
+
+
+def in_url(address: str) -> str:
+    """The address as it stands in a URL."""
+    return f"[{address}]" if ":" in address and not address.startswith("[") else address
 
 
 # ----------------------------------------------------------------------------------------------------------
@@ -186,7 +203,7 @@ def place(
     `gateway_port`: None without a gateway.
     """
     if chip not in CHIPS:
-        raise ConfigError(f"CHIP_TYPE={chip} is no known chip; set one of {', '.join(CHIPS)}.")
+        raise ConfigError(f"CHIP_TYPE={chip} is no known chip; set one of {', '.join(CHIPS)}")
     notes: list[str] = []
     if chip == "cpu":
         existing, home = _cores_of_cpu(instance_type, num_cores, cpus, notes)
@@ -194,18 +211,18 @@ def place(
         existing, home = _cores_of_devices(CHIPS[chip], instance_type, devices, cores_per_server, notes)
     asked = existing if num_cores == "all" else num_cores
     if asked > existing:
-        notes.append(f"num_cores={asked} is more than the {existing} cores of {home}, so {existing} are used.")
+        notes.append(f"num_cores={asked} is more than the {existing} cores of {home}, so {existing} are used")
     usable = min(asked, existing)
     servers = usable // cores_per_server
     if servers < 1:
         raise ConfigError(
             f"cores_per_server={cores_per_server} needs more than the {usable} cores that num_cores and "
-            f"{home} give; lower it."
+            f"{home} give; lower it"
         )
     if servers * cores_per_server < usable:
         idle = usable - servers * cores_per_server
         notes.append(
-            f"{idle} of {usable} cores stay idle, because cores_per_server={cores_per_server} does not divide them."
+            f"{idle} of {usable} cores stay idle, because cores_per_server={cores_per_server} does not divide them"
         )
     groups = [
         tuple(range(first, first + cores_per_server))
@@ -219,6 +236,20 @@ def place(
     )
 
 
+def place_configured(settings: Any, *, has_gateway: bool, cpus: tuple[int, ...] | None) -> Placement:
+    """`place` for a whole configuration (a settings.Settings, which a leaf cannot name)."""
+    return place(
+        chip=settings.chip_type,
+        instance_type=settings.instance_type,
+        num_cores=settings.num_cores,
+        cores_per_server=settings.cores_per_server,
+        first_port=settings.first_port,
+        gateway_port=settings.gateway_port if has_gateway else None,
+        name=settings.docker_container_name_prefix,
+        cpus=cpus,
+    )
+
+
 def _cores_of_cpu(
     instance_type: str, num_cores: int | Literal["all"], cpus: tuple[int, ...] | None, notes: list[str]
 ) -> tuple[int, str]:
@@ -227,19 +258,19 @@ def _cores_of_cpu(
         raise ConfigError(
             f"instance_type={instance_type} was given, but with CHIP_TYPE=cpu the cores are this machine's "
             "CPUs; "
-            "leave it empty or set CHIP_TYPE to the instance's chip."
+            "leave it empty or set CHIP_TYPE to the instance's chip"
         )
     if cpus is None:
         if num_cores == "all":
             raise ConfigError(
-                "num_cores=all was asked for, and this system does not say which CPUs there are; give a number."
+                "num_cores=all was asked for, and this system does not say which CPUs there are; give a number"
             )
         notes.append(
-            "This system cannot bind a process to a CPU, so the servers run unpinned and num_cores is taken as given."
+            "this system cannot bind a process to a CPU, so the servers run unpinned and num_cores is taken as given"
         )
         return num_cores, "this machine"
     if not cpus:
-        raise ConfigError("No CPU is in the affinity mask of this process; start it with at least one.")
+        raise ConfigError("no CPU is in the affinity mask of this process; start it with at least one")
     return len(cpus), f"this machine (CPUs {_list(cpus)})"
 
 
@@ -252,18 +283,18 @@ def _cores_of_devices(
         raise ConfigError(
             f"cores_per_server={cores_per_server} does not divide the {chip.cores_per_device} cores of one "
             f"{chip.name} device; "
-            "set a number that does."
+            "set a number that does"
         )
     known = [instance.name for instance in INSTANCES.values() if instance.chip == chip.name]
     if instance_type and instance_type not in known:
         other = INSTANCES.get(instance_type)
         found = f"has the chip {other.chip}, not {chip.name}" if other else "is not known"
-        raise ConfigError(f"instance_type={instance_type} {found}; {_set_one_of(known, chip)}.")
+        raise ConfigError(f"instance_type={instance_type} {found}; {_set_one_of(known, chip)}")
     if instance_type:
         sold = INSTANCES[instance_type].devices
         if devices is not None and devices != sold:
             notes.append(
-                f"{instance_type} is sold with {sold} devices, but {devices} were found here, and those are used."
+                f"{instance_type} is sold with {sold} devices, but {devices} were found here, and those are used"
             )
         count, home = (sold if devices is None else devices), instance_type
     elif devices is not None:
@@ -271,11 +302,11 @@ def _cores_of_devices(
     else:
         raise ConfigError(
             f"CHIP_TYPE={chip.name} needs an instance_type to know its cores, and none is set; "
-            f"{_set_one_of(known, chip)}."
+            f"{_set_one_of(known, chip)}"
         )
     if count < 1:
         raise ConfigError(
-            f"CHIP_TYPE={chip.name} was asked for, and no {chip.name} device was found here; check the driver."
+            f"CHIP_TYPE={chip.name} was asked for, and no {chip.name} device was found here; check the driver"
         )
     return count * chip.cores_per_device, home
 
@@ -292,13 +323,13 @@ def _check_ports(first_port: int, last_core: int, gateway_port: int | None) -> N
         raise ConfigError(
             f"first_port={first_port} puts the {last_core + 1} cores on the ports {first_port} to "
             f"{last_port}; "
-            f"choose one so that all are from 1 to {LAST_PORT}."
+            f"choose one so that all are from 1 to {LAST_PORT}"
         )
     if gateway_port is not None and first_port <= gateway_port <= last_port:
         raise ConfigError(
             f"gateway_port={gateway_port} is among the ports {first_port} to {last_port} that "
             f"first_port={first_port} and "
-            f"{last_core + 1} cores take; move one of the two."
+            f"{last_core + 1} cores take; move one of the two"
         )
 
 
@@ -309,8 +340,8 @@ def _assignment(
     tag = f"{name}-core{core}"
     if len(tag) > MAX_PROCESS_TAG_CHARACTERS:
         raise ConfigError(
-            f"The name {name[:20]}... makes a process tag of {len(tag)} characters, and the runtime takes "
-            f"{MAX_PROCESS_TAG_CHARACTERS}; choose a shorter one."
+            f"the name {name[:20]}... makes a process tag of {len(tag)} characters, and the runtime takes "
+            f"{MAX_PROCESS_TAG_CHARACTERS}; choose a shorter one"
         )
     environment = {VISIBLE_CORES: format_visible_cores(cores), PROCESS_TAG: tag}
     port = first_port + core

@@ -7,10 +7,11 @@ import threading
 import numpy as np
 import pytest
 
-from corelane.engine import Core, Sentinel, Slot, Ticket
+from corelane.engine import Core, Sentinel, Slot, Ticket, Watch
 from corelane.errors import ComputeError, CoreLostError, OverloadedError, TooLargeError, UnavailableError
 from corelane.runtimes.base import Shape
 from support.runtimes import DEADLINE_S, Gate, SumRuntime, row
+from support.servers import until
 
 SHAPES = (Shape(1, 4), Shape(4, 4), Shape(1, 16), Shape(4, 16))
 COSTS = {Shape(1, 4): 1e-4, Shape(4, 4): 2e-4, Shape(1, 16): 4e-4, Shape(4, 16): 8e-4}
@@ -19,18 +20,17 @@ COSTS = {Shape(1, 4): 1e-4, Shape(4, 4): 2e-4, Shape(1, 16): 4e-4, Shape(4, 16):
 class Bench:
     """A started core with one slot, and a way to submit rows and wait for what became of them."""
 
-    def __init__(self, before=None, sentinels=(), period_s=0.0, max_queue_rows=64, slots=1):
-        self.runtime = SumRuntime(SHAPES, before)
-        self.slots = [Slot(f"model_{n}", self.runtime, dict(COSTS), sentinels) for n in range(slots)]
+    def __init__(self, before=None, sentinels=(), period_s=0.0, max_queue_rows=64, slots=1, in_flight=1, costs=COSTS):
+        self.runtime = SumRuntime(SHAPES, before, in_flight)
+        watch = Watch(sentinels, period_s)
+        self.slots = [Slot(f"model_{n}", self.runtime, dict(costs), watch) for n in range(slots)]
         self.lost = threading.Event()
         self.core = Core(
             self.slots,
             max_queue_rows=max_queue_rows,
-            sentinel_period_s=period_s,
-            on_done=lambda tickets: [ticket.owner.set() for ticket in tickets],
             on_lost=lambda error: self.lost.set(),
         )
-        self.core.start()
+        self.core.start(lambda tickets: [ticket.owner.set() for ticket in tickets])
 
     def submit(self, *rows, slot=0):
         done = threading.Event()
@@ -201,16 +201,48 @@ def test_a_sentinel_is_asked_again_and_again_on_an_idle_core(bench):
     assert not made.lost.is_set()
 
 
+def counted(tokens, asked):
+    def complaint(outputs):
+        asked.append(float(outputs["sum"][0]))
+
+    return Sentinel(row(*tokens), complaint)
+
+
 def test_under_load_a_due_sentinel_rides_in_a_free_place_of_a_batch(bench):
     """It must not cost a batch of its own while there is padding to spare."""
+    asked = []
     gate = Gate()
-    made = bench(before=gate, sentinels=(sentinel(3, 1, 2),), period_s=1e-6)
+    made = bench(before=gate, sentinels=(counted((1, 2), asked),), period_s=0.05)
     made.submit(row(9))
     assert gate.entered.wait(DEADLINE_S)
+    until("a sentinel is due", lambda: made.slots[0].watch.is_due)
     ticket, done = made.submit(row(1), row(2), row(3))
     gate.opened.set()
     assert done.wait(DEADLINE_S)
+    until("the sentinel was answered", lambda: asked)
     assert sums(ticket) == [1, 2, 3]
+    assert asked[0] == 3
+
+
+@pytest.mark.parametrize("loaded", [0, 1])
+def test_a_sentinel_gets_a_batch_of_its_own_when_every_batch_is_full(bench, loaded):
+    """Whichever of the slots that share the runtime is loaded."""
+    asked = []
+    made = bench(sentinels=(counted((1, 2), asked),), period_s=0.02, slots=2, max_queue_rows=10_000)
+    stop = threading.Event()
+
+    def flood():
+        while not stop.is_set():
+            if made.core.waiting_rows < 100:
+                made.submit(row(5), row(6), row(7), row(8), slot=loaded)
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        until("it was asked again and again", lambda: len(asked) > 3)
+    finally:
+        stop.set()
+        flooding.join()
 
 
 def test_a_core_that_begins_to_answer_wrongly_is_lost_and_nobody_waits_for_it(bench):
@@ -260,3 +292,84 @@ def test_closing_answers_what_waits_first(bench):
     made.runtime.closed -= 1  # the fixture closes once more
     assert first.is_set()
     assert second.is_set()
+
+
+# A running batch is expected to take a minute: what is formed before its end was formed early.
+SLOW = dict.fromkeys(SHAPES, 60.0)
+
+
+def test_a_full_batch_is_handed_over_while_another_runs(bench):
+    """Waiting could not make it fuller, and the core must not wait for us."""
+    gate = Gate()
+    made = bench(before=gate, in_flight=2, costs=SLOW)
+    made.submit(row(1))
+    assert gate.entered.wait(DEADLINE_S)
+    made.submit(row(2), row(3), row(4), row(5))
+    until("both are on the core", lambda: len(made.runtime.batches) == 2)
+    gate.opened.set()
+
+
+def test_a_batch_with_free_places_is_formed_no_sooner_than_it_must(bench):
+    """Rows that come while the first batch runs still get the free places."""
+    gate = Gate()
+    made = bench(before=gate, in_flight=2, costs=SLOW)
+    made.submit(row(1))
+    assert gate.entered.wait(DEADLINE_S)
+    _, early = made.submit(row(2))
+    _, late = made.submit(row(3), row(4))
+    gate.opened.set()
+    assert early.wait(DEADLINE_S)
+    assert late.wait(DEADLINE_S)
+    assert len(made.runtime.batches) == 2
+
+
+def test_a_request_that_would_wait_longer_than_its_caller_is_refused_at_once(bench):
+    gate = Gate()
+    made = bench(before=gate, costs=SLOW)
+    made.submit(row(1))
+    assert gate.entered.wait(DEADLINE_S)
+    made.submit(row(2))
+    with pytest.raises(OverloadedError, match="the request's time is over after 10000 ms") as refused:
+        made.core.submit(made.slots[0], [Ticket([row(3)])], patience_s=10.0)
+    assert 30 < refused.value.retry_after_s < 120
+    gate.opened.set()
+
+
+def test_a_bug_in_the_engine_answers_who_waits_and_is_a_lost_core(bench, monkeypatch):
+    """No thread may end in silence: callers would wait for ever and the server would look ready."""
+    made = bench()
+
+    def broken():
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(type(made.slots[0]), "take", lambda slot: broken())
+    ticket, done = made.submit(row(1))
+    assert done.wait(DEADLINE_S)
+    assert isinstance(ticket.error, UnavailableError)
+    assert made.lost.wait(DEADLINE_S)
+
+
+def test_a_listener_that_raises_does_not_hide_that_the_core_is_lost():
+    lost = threading.Event()
+    runtime = SumRuntime(SHAPES)
+    core = Core([Slot("model_0", runtime, dict(COSTS))], max_queue_rows=4, on_lost=lambda error: lost.set())
+
+    def broken(tickets):
+        raise RuntimeError("the loop is closed")
+
+    core.start(broken)
+    core.submit(core.slots[0], [Ticket([row(1)])])
+    assert lost.wait(DEADLINE_S)
+
+
+def test_a_batch_that_waited_behind_another_is_not_called_stuck_for_that(bench, monkeypatch):
+    monkeypatch.setattr("corelane.engine.core.STUCK_AFTER_S", 0.5)
+    released = threading.Semaphore(0)
+    made = bench(before=lambda inputs: released.acquire(timeout=DEADLINE_S), in_flight=2)
+    _, first = made.submit(*[row(1)] * 4)
+    _, second = made.submit(*[row(1)] * 4)
+    until("the first one is overdue", lambda: made.core.stuck_for_s() > 0)
+    released.release()
+    until("one of them is done", lambda: first.is_set() or second.is_set())
+    assert made.core.stuck_for_s() == 0
+    released.release()

@@ -9,17 +9,18 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from corelane.errors import ConfigError
+from corelane.errors import BundleError, ConfigError, CorelaneError
 from corelane.fleet import deployment
 from corelane.fleet.deployment import StartError, bring_up, look, take_down
 from corelane.fleet.plan import Plan
 from corelane.fleet.processes import Process, identity, myself
-from corelane.fleet.state import State, read_state, write_state
+from corelane.fleet.state import State, lock, read_json, read_state, write_state
 from support.fleets import (
     SOURCE,
     Said,
@@ -32,6 +33,7 @@ from support.fleets import (
     make_plan,
     status_of,
     wait_for,
+    wait_for_all,
 )
 
 
@@ -108,7 +110,7 @@ def test_a_taken_port_is_a_sentence_and_nothing_is_started(root: Path, said: Sai
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", plan.ports[1]))
         taken.listen()
-        with pytest.raises(ConfigError, match=f"Port {plan.ports[1]} for core 1 is taken by pid {os.getpid()}"):
+        with pytest.raises(ConfigError, match=f"port {plan.ports[1]} for core 1 is taken by pid {os.getpid()}"):
             up(plan, said)
     assert read_state(plan.folder) is None
     assert not is_listening(plan.ports[0])
@@ -126,6 +128,35 @@ def test_a_port_that_another_program_holds_does_not_end_what_runs(root: Path, sa
         with pytest.raises(ConfigError, match="is taken by"):
             up(other, said)
     assert pids(plan) == before
+    assert look(plan.folder).verdict == "ready"
+
+
+def test_a_gateway_that_haproxy_refuses_does_not_end_what_runs(root: Path, said: Said) -> None:
+    """Nor does it change the files of the gateway that runs, which would not come back after a crash."""
+    plan = make_plan(root, with_gateway=True)
+    up(plan, said)
+    before = pids(plan)
+    broken = replace(plan, files={**plan.files, "haproxy.cfg": "no such word\n"})
+    with pytest.raises(CorelaneError, match="HAProxy refuses the gateway's configuration"):
+        up(broken, said)
+    assert pids(plan) == before
+    assert (plan.folder.path / "haproxy.cfg").read_text() == plan.files["haproxy.cfg"]
+
+
+def test_what_the_last_check_refuses_does_not_end_what_runs_and_stands_in_the_status(root: Path, said: Said) -> None:
+    """A damaged bundle is found before the sound one is taken away; a deployment that changes nothing is not asked."""
+
+    def refuse() -> None:
+        raise BundleError("bundle demo@2 has a changed model.bin")
+
+    plan = make_plan(root)
+    bring_up(plan, say=said.say, announce=said.announce, check=refuse)  # nothing runs that would have to end
+    before = pids(plan)
+    bring_up(plan, say=said.say, announce=said.announce, check=refuse)
+    with pytest.raises(BundleError):
+        bring_up(replace(plan, bundle="demo@2"), say=said.say, announce=said.announce, check=refuse)
+    assert pids(plan) == before
+    assert look(plan.folder).failure["why"] == "bundle demo@2 has a changed model.bin"
     assert look(plan.folder).verdict == "ready"
 
 
@@ -148,7 +179,7 @@ def test_why_a_start_was_given_up_stands_in_the_status_until_the_next(root: Path
     with pytest.raises(StartError):
         up(plan, said)
     found = look(plan.folder)
-    assert (found.verdict, found.exit_code) == ("stopped", 3)
+    assert (found.verdict, found.exit_code) == ("stopped", 1)
     assert "bundle demo@1 has a changed model.bin" in found.failure["why"]
     assert found.failure["members"]["core-0"]["last_code"] == 3
     up(make_plan(root, commands=(answers,)), said)
@@ -166,7 +197,7 @@ def test_a_start_that_takes_too_long_is_given_up(root: Path, said: Said, monkeyp
     """With what is known of the core that is late."""
     monkeypatch.setattr(deployment, "READY_WITHIN_S", 0.5)
     plan = make_plan(root, commands=(lambda core, port: ["sleep", "600"],))
-    with pytest.raises(StartError, match=r"Not all was ready within 0 s: core 0 starting"):
+    with pytest.raises(StartError, match=r"not all was ready within 0 s: core 0 starting"):
         up(plan, said)
     assert read_state(plan.folder) is None
 
@@ -275,12 +306,16 @@ def test_down_ends_an_up_that_still_waits(root: Path, said: Said) -> None:
 
 
 def test_a_drain_under_way_is_not_cut_short_by_a_second_down(root: Path, said: Said) -> None:
-    """Two `down` at once are one: the second waits."""
-    plan = make_plan(root, commands=(deaf,), drain_timeout_ms=300)
+    """Two `down` at once are one, whoever comes first: the second waits as long as what runs may take."""
+    plan = make_plan(root, commands=(deaf,), drain_timeout_ms=0)  # ended after the supervisor's own margin of 2 s
     up(plan, said)
+    began = time.monotonic()
     threads = [threading.Thread(target=take_down, args=(plan.folder,), kwargs={"say": said.say}) for _ in "ab"]
     for thread in threads:
         thread.start()
+    eventually(lambda: bool(read_json(plan.folder.status).get("is_stopping")), "the supervisor is stopping")
+    take_down(plan.folder, say=said.say)
+    assert time.monotonic() - began > 1.5
     for thread in threads:
         thread.join()
     assert read_state(plan.folder) is None
@@ -306,13 +341,13 @@ def test_a_status_whose_processes_are_gone_says_so(root: Path) -> None:
     gone = {"state": "ready", "pid": 2**22 + 2, "identity": "an earlier boot:2", "port": plan.ports[0]}
     plan.folder.write("status.json", json.dumps({"members": {"core-0": gone}}))
     found = look(plan.folder)
-    assert (found.verdict, found.exit_code) == ("cut-off", 3)
+    assert (found.verdict, found.exit_code) == ("cut-off", 1)
     assert (found.members["core-0"]["state"], found.members["core-0"]["pid"]) == ("gone", None)
 
 
 def test_nothing_runs_where_nothing_was_started(root: Path) -> None:
     """And looking makes nothing."""
-    assert look(make_plan(root).folder).exit_code == 3
+    assert look(make_plan(root).folder).exit_code == 1
     assert list(root.iterdir()) == []
 
 
@@ -385,6 +420,27 @@ def test_the_foreground_takes_the_place_of_a_detached_one(root: Path, said: Said
     process.terminate()
     _, errors = process.communicate(timeout=20)
     assert "runs detached" in errors
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_terminal_that_is_closed_does_not_end_the_cores(root: Path, stream: str) -> None:
+    """`up --foreground | head`, or a log collector that was restarted: the next line has nowhere to go."""
+    plan = make_plan(root)
+    process = in_foreground(plan)
+    getattr(process, stream).close()
+    wait_for_all(plan)
+    with lock(plan.folder, lambda: None):
+        pass  # it has shown its example, or tried to
+    os.kill(pids(plan)["core-0"], signal.SIGKILL)  # about which it has something to say
+    eventually(lambda: status_of(plan, "core-0")["restarts"] == 1, "core 0 is started again")
+    wait_for_all(plan)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    process.wait(timeout=20)
+    for other in (process.stdout, process.stderr):
+        if other is not None:
+            other.close()
+    assert not any(map(is_listening, plan.ports))
 
 
 def test_stopping_a_foreground_start_early_is_no_failure(root: Path) -> None:

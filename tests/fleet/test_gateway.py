@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import os
 import signal
+import socket
 import subprocess
 import threading
 import time
@@ -16,6 +19,7 @@ import pytest
 from corelane.errors import CorelaneError
 from corelane.fleet import gateway
 from corelane.fleet.plan import Plan
+from corelane.server import front
 from support.fleets import (
     answers,
     ask,
@@ -216,13 +220,43 @@ def test_the_gateway_answers_for_itself(plan: Plan) -> None:
     assert (wrong.status, wrong.headers["allow"], wrong.json["code"]) == (405, "GET, HEAD", "method_not_allowed")
 
 
-def test_a_request_id_is_passed_on_and_back(plan: Plan) -> None:
+@pytest.mark.parametrize("chosen", ["abc-123", "A.b_c:d/e+f=@g", "x" * 128], ids=["plain", "every-mark", "longest"])
+def test_a_request_id_is_passed_on_and_back(plan: Plan, chosen: str) -> None:
     """So that one id stands in the caller's log, the core's and the answer."""
-    found = ask(entry(plan), "/predictions/model_0", headers={"x-request-id": "abc-123"})
-    assert found.json["request_id"] == found.headers["x-request-id"] == "abc-123"
+    found = ask(entry(plan), "/predictions/model_0", headers={"x-request-id": chosen})
+    assert found.json["request_id"] == found.headers["x-request-id"] == chosen
 
 
-@pytest.mark.parametrize("bad", ['a"b', "a b", "x" * 200, "é"], ids=["quote", "blank", "long", "letter"])
+def test_the_core_and_the_gateway_take_the_same_request_ids() -> None:
+    """Or the id of a pinned request would change with the way it took."""
+    assert front._REQUEST_ID.pattern.decode() == gateway.REQUEST_ID
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "used"),
+    [("good", 'evil","x":"y', "good"), ("one", "two", "one"), ('evil","x":"y', "good", None)],
+    ids=["evil-second", "both-good", "evil-first"],
+)
+def test_of_two_request_ids_the_one_that_is_tested_is_the_one_that_is_used(
+    plan: Plan, first: str, second: str, used: str | None
+) -> None:
+    """Testing one and writing the other lets a caller write JSON into answers that are not its own."""
+    request = f"GET /nothing HTTP/1.1\r\nhost: x\r\nx-request-id: {first}\r\nx-request-id: {second}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", entry(plan)), timeout=20) as connection:
+        connection.sendall(request.encode())
+        answer = http.client.HTTPResponse(connection)
+        answer.begin()
+        found = json.loads(answer.read())
+    assert set(found) == {"detail", "code", "request_id"}
+    assert found["request_id"] == answer.headers["x-request-id"]
+    assert found["request_id"] == used or (used is None and len(found["request_id"]) == 36)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    ['a"b', "a b", "x" * 129, "é", 'good,evil","x":"y', "good,fine", ""],
+    ids=["quote", "blank", "long", "letter", "evil-after-a-comma", "comma", "empty"],
+)
 def test_a_request_id_that_could_break_an_answer_is_replaced(plan: Plan, bad: str) -> None:
     """It stands inside JSON that HAProxy writes without knowing JSON."""
     found = ask(entry(plan), "/nothing", headers={"x-request-id": bad.encode().decode("latin-1")})
@@ -250,9 +284,8 @@ def test_a_configuration_that_haproxy_refuses_is_a_sentence(tmp_path: Path) -> N
     """Before anything is started."""
     haproxy = gateway.find()
     assert haproxy is not None
-    (tmp_path / gateway.CONFIGURATION).write_text("frontend x\n  no such word\n")
-    with pytest.raises(CorelaneError, match=r"HAProxy refuses .* set gateway=none"):
-        gateway.check(str(haproxy), tmp_path)
+    with pytest.raises(CorelaneError, match=r"configuration: .*unknown keyword 'such'.*; set gateway=none"):
+        gateway.check(str(haproxy), {gateway.CONFIGURATION: "frontend x\n  no such word\n", gateway.MAP: ""})
 
 
 def test_haproxy_is_found_in_the_package_and_else_on_the_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,18 +298,3 @@ def test_haproxy_is_found_in_the_package_and_else_on_the_path(tmp_path: Path, mo
     assert gateway.find() is None
     (tmp_path / "haproxy").symlink_to(bundled)
     assert gateway.find() == tmp_path / "haproxy"
-
-
-@pytest.mark.parametrize(
-    ("address", "target", "shown"),
-    [
-        ("127.0.0.1", "127.0.0.1", "127.0.0.1"),
-        ("0.0.0.0", "127.0.0.1", "127.0.0.1"),
-        ("::", "::1", "[::1]"),
-        ("192.0.2.7", "192.0.2.7", "192.0.2.7"),
-    ],
-)
-def test_an_address_to_listen_on_is_not_always_one_to_ask(address: str, target: str, shown: str) -> None:
-    """Nobody can connect to "everywhere"."""
-    assert gateway.loopback(address) == target
-    assert gateway.host(gateway.loopback(address)) == shown

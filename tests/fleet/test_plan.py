@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -64,25 +64,54 @@ def test_the_gateway_is_unpinned_and_knows_nothing_of_the_cores_environment(tmp_
     assert plan.gateway.command[0] == "/opt/haproxy"
     assert plan.gateway.cpus is None
     assert plan.gateway.environment == {}
-    assert set(plan.files) == {"haproxy.cfg", "cores.map"}
+    assert set(plan.files) == {"haproxy.cfg", "cores.map", "config.properties", ".env"}
 
 
 def test_a_core_that_is_restarted_next_week_has_the_settings_of_today(tmp_path: Path) -> None:
     """Whatever is edited or traced meanwhile: all cores of a deployment serve alike until the next `up`."""
-    settings = settings_of(tmp_path)
-    frozen = plans.frozen_environment(settings, "demo@3")
-    edited = settings_of(
-        tmp_path, "docker_container_name_prefix=other\nfirst_port=1\ntask=question-answering\n", **frozen
-    )
-    assert edited == replace(settings, compiled_model="demo@3", runtime="process")
+    settings = settings_of(tmp_path, CORELANE_MAX_QUEUE_ROWS="7", CHIP_TYPE="inf2", AWS_REGION="x")
+    plan = drawn(settings)
+    folder = tmp_path / "frozen"
+    folder.mkdir()
+    for name, content in plan.files.items():
+        (folder / name).write_text(content, encoding="utf-8")
+    environment = plans.member_environment(plan.cores[0], {"CORELANE_NUM_CORES": "9", "CORELANE_CONFIG": "gone"})
+    again = load(folder, environment)
+    meant = replace(settings, root=folder, compiled_model="demo@3", runtime="process", aws_region="")
+    differences = {one.name for one in fields(again) if getattr(again, one.name) != getattr(meant, one.name)}
+    assert differences == {"source"}
+    assert again.path_to_traced_models == tmp_path / "my models"
 
 
-def test_a_value_that_the_environment_cannot_carry_is_left_to_the_file(tmp_path: Path) -> None:
-    """The reader refuses quotes and comments in a variable, and would refuse every start."""
-    settings = settings_of(tmp_path, CONFIG.replace("task=feature-extraction", 'task="x # y"'))
-    frozen = plans.frozen_environment(settings, "demo@3")
-    assert "CORELANE_TASK" not in frozen
-    assert load(tmp_path, frozen).task == "x # y"
+def test_a_member_inherits_all_but_our_own_variables(tmp_path: Path) -> None:
+    """The supervisor was started with them, and they would beat the settings that stand in its folder."""
+    plan = drawn(settings_of(tmp_path))
+    found = plans.member_environment(plan.cores[0], {"CORELANE_TASK": "x", "HOME": "/h"})
+    assert found == {"HOME": "/h", **plan.cores[0].environment}
+
+
+@pytest.mark.parametrize("change", ["edited", "added", "renamed"])
+def test_other_code_is_another_deployment(tmp_path: Path, change: str) -> None:
+    """After a pull `./deploy.sh` must not leave yesterday's code running because its version is the same."""
+    (tmp_path / "part").mkdir()
+    (tmp_path / "part" / "a.py").write_text("x = 1\n")
+    before = plans.code_digest(tmp_path)
+    if change == "edited":
+        (tmp_path / "part" / "a.py").write_text("x = 2\n")
+    elif change == "added":
+        (tmp_path / "b.py").write_text("")
+    else:
+        (tmp_path / "part" / "a.py").rename(tmp_path / "part" / "b.py")
+    assert plans.code_digest(tmp_path) != before
+
+
+def test_our_own_code_is_part_of_the_digest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of nothing else: where no file changed, there is nothing to do."""
+    plan = drawn(settings_of(tmp_path))
+    digest = plan.digest
+    assert plan.digest == digest
+    monkeypatch.setattr(plans, "code_digest", lambda: "other")
+    assert plan.digest != digest
 
 
 @pytest.mark.parametrize("words", [("auto", "process"), ("process", "auto")])
@@ -123,6 +152,6 @@ def test_a_plan_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_a_relative_import_path_stays_right_in_another_folder() -> None:
-    """`PYTHONPATH=src python3 -m corelane up`, whose servers run in the project's folder."""
+    """`PYTHONPATH=src python3 -m corelane up`, whose servers run in the deployment's folder."""
     found = plans.child_environment({"PYTHONPATH": f"src{os.pathsep}/opt/x", "HOME": "/h"})
     assert found == {"PYTHONPATH": f"{os.getcwd()}/src{os.pathsep}/opt/x", "HOME": "/h"}

@@ -87,7 +87,7 @@ def test_a_taken_port_is_refused_with_its_key_and_its_owner() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError) as caught:
             check_ports("127.0.0.1", [Wanted(port, "gateway_port", "the gateway")])
-    assert f"Port {port} for the gateway is taken by pid {os.getpid()} (" in str(caught.value)
+    assert f"port {port} for the gateway is taken by pid {os.getpid()} (" in str(caught.value)
     assert "set gateway_port to another port" in str(caught.value)
 
 

@@ -69,13 +69,3 @@ def test_the_lock_is_held_by_one_at_a_time_and_the_other_is_told(folder: Folder)
         order.append("first")
     other.join()
     assert order == ["told", "first", "second"]
-
-
-def test_a_lock_that_stays_held_can_be_given_up(folder: Folder) -> None:
-    """Nobody should have to wait for ever."""
-    with (
-        lock(folder, lambda: None),
-        pytest.raises(TimeoutError, match="stayed locked"),
-        lock(folder, lambda: None, within_s=0.1),
-    ):
-        pass

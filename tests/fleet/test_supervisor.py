@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,10 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+from corelane.fleet.logs import CappedLog
 from corelane.fleet.plan import Plan
 from corelane.fleet.processes import identity
 from corelane.fleet.restarts import LOOP_FAILURES
-from corelane.fleet.supervisor import RETRY_SIGNAL
+from corelane.fleet.supervisor import DRAIN_SIGNAL, RETRY_SIGNAL, Child, Supervisor, Watched
 from support.fleets import (
     answers,
     ask,
@@ -162,6 +164,18 @@ def test_a_second_signal_ends_all_at_once(root: Path, supervise: Supervise) -> N
     assert process.wait(timeout=20) == 0
 
 
+def test_asking_twice_for_a_drain_does_not_cut_it(root: Path, supervise: Supervise) -> None:
+    """Two `down` at once mean the same thing once."""
+    plan = make_plan(root, commands=(deaf,), drain_timeout_ms=0)  # and 2 s of the supervisor's own
+    process = supervise(plan)
+    began = time.monotonic()
+    process.send_signal(DRAIN_SIGNAL)
+    wait_for_stopping(plan)
+    process.send_signal(DRAIN_SIGNAL)
+    assert process.wait(timeout=20) == 0
+    assert time.monotonic() - began > 1.5
+
+
 def wait_for_stopping(plan: Plan) -> None:
     log = plan.folder.log("supervisor")
     eventually(lambda: " stopping\n" in log.read_text(), "the supervisor is stopping")
@@ -239,3 +253,49 @@ def test_a_killed_gateway_comes_back(root: Path, supervise: Supervise) -> None:
     wait_for_all(plan)
     assert ask(plan.gateway.port, "/predictions_neuron_core_1/model_0").json["core"] == 1
     assert status_of(plan, "core-0")["restarts"] == status_of(plan, "core-1")["restarts"] == 0
+
+
+def test_signalling_a_child_that_has_ended_does_not_give_its_pid_back(root: Path) -> None:
+    """Its group is killed after its end, and until then no other process may have that number."""
+
+    async def signal_the_ended() -> None:
+        plan = make_plan(root, commands=(exits(0),))
+        plan.folder.make()
+        log = CappedLog(plan.folder.log("core-0"))
+        child = Child(plan.cores[0], root, log, asyncio.get_running_loop())
+        eventually(lambda: identity(child.pid) is None, "it has ended, and nobody has waited for it")
+        child.send(signal.SIGTERM)
+        assert os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+        child.reap()
+        log.close()
+        assert child.code == 0
+
+    asyncio.run(signal_the_ended())
+
+
+class NeverStarts(Watched):
+    """Ends at once, without a process."""
+
+    async def _live(self) -> int:
+        return 4
+
+
+def test_a_stop_that_comes_with_a_retry_stops(root: Path) -> None:
+    """At whatever step of the wake-up it comes; else a core is started while all others are ended."""
+    plan = make_plan(root, commands=(exits(4),))
+    plan.folder.make()
+
+    async def stopped_after(steps: int) -> bool:
+        watched = NeverStarts(plan.cores[0], Supervisor(plan, lambda _: None))
+        running = asyncio.create_task(watched.run())
+        while watched.state != "backing-off":
+            await asyncio.sleep(0)
+        watched.try_again.set()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        running.cancel()
+        done, _ = await asyncio.wait([running], timeout=0.5)
+        running.cancel()
+        return bool(done)
+
+    assert [asyncio.run(stopped_after(steps)) for steps in range(6)] == [True] * 6

@@ -128,6 +128,24 @@ def test_a_vector_is_right_if_finite_of_length_1_and_of_this_text(answer: Any, i
     assert (find(EMBED, "post 0").check(answer) is None) is is_right
 
 
+@pytest.mark.parametrize(
+    ("answer", "is_right"),
+    [
+        pytest.param([{"label": "good", "score": 0.5}], True, id="one label"),
+        pytest.param([{"label": "good", "score": 0.5}, {"label": "bad", "score": -3}], True, id="two"),
+        pytest.param([], False, id="empty"),
+        pytest.param({"label": "good", "score": 0.5}, False, id="an object"),
+        pytest.param([{"label": "good"}], False, id="no score"),
+        pytest.param([{"label": "good", "score": math.nan}], False, id="a number that is none"),
+        pytest.param([{"label": 1, "score": 0.5}], False, id="a label that is no text"),
+    ],
+)
+def test_labels_are_right_with_finite_scores(answer: Any, is_right: bool) -> None:
+    """Which label is right, is not known here."""
+    for key in ("post 0", "get 0"):
+        assert (find(ModelInfo("c@1", "org/c", "text-classification"), key).check(answer) is None) is is_right
+
+
 def test_an_unknown_model_has_checks_of_form_and_a_note() -> None:
     """Its right answers cannot be known; any span of the context will do."""
     asked = questions(ModelInfo("other@1", "org/other", "question-answering"))

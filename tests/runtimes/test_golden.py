@@ -107,14 +107,16 @@ def test_a_shape_that_no_row_fits_is_refused() -> None:
     [
         ([1.0, 2.0], [1.0, 2.0], 0.0),
         ([0.5, 0.25], [0.5, 0.5], 0.25),
-        ([10.0, 101.0], [10.0, 100.0], 0.01),
+        ([30.0, 42.0], [30.0, 40.0], 0.04),
+        ([[0.6, 0.8], [30.0, 40.5]], [[0.6, 0.8], [30.0, 40.0]], 0.01),
+        ([0.8, 0.6], [0.6, 0.8], (2 - 2 * 0.96) ** 0.5),
         ([1.0], [1.0, 1.0], np.inf),
         ([np.nan, 2.0], [1.0, 2.0], np.inf),
         ([], [], 0.0),
     ],
-    ids=["equal", "absolute-below-1", "relative-above-1", "other-shape", "nan", "empty"],
+    ids=["equal", "absolute-below-1", "relative-above-1", "worst-token", "cosine", "other-shape", "nan", "empty"],
 )
-def test_the_difference_is_relative_only_to_large_values(
+def test_the_difference_is_a_length_and_relative_only_to_long_vectors(
     found: list[float], expected: list[float], error: float
 ) -> None:
     """Logits of 10 have float32 errors ten times those of a unit vector."""

@@ -7,6 +7,8 @@ import urllib.parse
 
 import pytest
 
+from corelane.errors import RequestError
+from corelane.server.errors import STATUS
 from support.servers import ask, scripted_server
 
 CORE = 10
@@ -216,6 +218,15 @@ def test_a_long_query_works_up_to_the_stated_limit_and_is_refused_beyond(server)
     assert 400 <= ask(server.port, f"{PATH}?seq_0={'x' * 200_000}").status < 500
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "soon", "1.5", ""])
+@pytest.mark.parametrize("value", ["0", "-1", "soon", "1.5", "", "9" * 400, "9" * 5000])
 def test_a_deadline_header_must_be_a_whole_number_of_milliseconds(server, value):
     assert server.ask(PATH, {"inputs": "a"}, headers={"x-request-timeout-ms": value}).status == 422
+
+
+def test_every_error_of_a_request_has_a_status():
+    def leaves(kind):
+        yield kind
+        for child in kind.__subclasses__():
+            yield from leaves(child)
+
+    assert set(leaves(RequestError)) == set(STATUS)

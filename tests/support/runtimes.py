@@ -21,19 +21,24 @@ class SumRuntime:
     """Answers each row's sum of attended tokens, and echoes the tokens. `before` sees every batch first and may
     raise, wait or record."""
 
-    in_flight = 1
     inputs = (InputSpec("input_ids", "int64", 0), InputSpec("attention_mask", "int64", 0))
     outputs = (OutputSpec("sum", per_token=False), OutputSpec("echo", per_token=True))
 
-    def __init__(self, shapes: tuple[Shape, ...], before: Callable[[Mapping[str, Array]], None] | None = None) -> None:
+    def __init__(
+        self,
+        shapes: tuple[Shape, ...],
+        before: Callable[[Mapping[str, Array]], None] | None = None,
+        in_flight: int = 1,
+    ) -> None:
         self.shapes = shapes
+        self.in_flight = in_flight
         self.before = before or (lambda inputs: None)
         self.batches: list[tuple[int, int]] = []
         self.closed = 0
-        self._owner = threading.Lock()
+        self._callers = threading.Semaphore(in_flight)
 
     def infer(self, inputs: Mapping[str, Array]) -> Outputs:
-        assert self._owner.acquire(blocking=False), "two callers at once"
+        assert self._callers.acquire(blocking=False), "more callers at once than allowed"
         try:
             ids, mask = inputs["input_ids"], inputs["attention_mask"]
             assert Shape(*ids.shape) in self.shapes
@@ -44,7 +49,7 @@ class SumRuntime:
                 "echo": ids.astype(np.float32),
             }
         finally:
-            self._owner.release()
+            self._callers.release()
 
     def close(self) -> None:
         self.closed += 1

@@ -102,7 +102,7 @@ class Server:
 
 @contextmanager
 def started(argv: list[str], port: int, folder: Path, environment: dict[str, str] | None = None):
-    log = folder / f"server-{port}.log"
+    log = folder / f"server-{port}-{time.monotonic_ns()}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
             argv,
@@ -118,10 +118,10 @@ def started(argv: list[str], port: int, folder: Path, environment: dict[str, str
         process.wait()
 
 
-def scripted_server(folder: Path, core: int = 0, port: int | None = None, **settings: Any):
+def scripted_server(folder: Path, core: int = 0, port: int | None = None, environment=None, **settings: Any):
     """The whole core server on a scripted model, see services/scripted_server.py. Settings go to its properties."""
     port = port or free_port()
     config = folder / f"config-{port}.properties"
     config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     argv = [sys.executable, str(TESTS / "services" / "scripted_server.py"), str(port), str(core)]
-    return started(argv, port, folder, {"CORELANE_CONFIG": str(config)})
+    return started(argv, port, folder, {"CORELANE_CONFIG": str(config), **(environment or {})})

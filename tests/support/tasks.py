@@ -9,8 +9,8 @@ from corelane.runtimes.base import Row
 from corelane.tasks.base import Encoded, Parameters
 
 # Texts that make `tests/services/scripted_server.py` misbehave, and the token that stands for each.
-RAISE, NAN, HANG, SLOW = "raise", "nan", "hang", "slow"
-TOKENS = {RAISE: 1_000_001, NAN: 1_000_002, HANG: 1_000_003, SLOW: 1_000_004}
+RAISE, NAN, HANG, SLOW, LOSE = "raise", "nan", "hang", "slow", "lose"
+TOKENS = {RAISE: 1_000_001, NAN: 1_000_002, HANG: 1_000_003, SLOW: 1_000_004, LOSE: 1_000_005}
 
 
 class SumParameters(Parameters):

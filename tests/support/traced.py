@@ -9,6 +9,7 @@ from typing import Any
 
 from corelane.bundle import Bundle
 from corelane.settings import Settings, load
+from corelane.tracing.simulate import simulate
 from corelane.tracing.trace import trace
 
 VOCABULARY = ["<s>", "<pad>", "</s>", "<unk>", *"abcdefghijklmnopqrstuvwxyz0123456789.,;:?'"]
@@ -23,6 +24,11 @@ def settings(root: Path, **values: object) -> Settings:
 
 def traced(root: Path, **values: object) -> Bundle:
     return trace(settings(root, **values))
+
+
+def simulated(root: Path, name: str = "inf2-bert-base", times: str = "", bundle_name: str = "") -> Bundle:
+    """A bundle without a model, beside the ones that `traced` makes."""
+    return simulate(settings(root), name, times=times, bundle_name=bundle_name)
 
 
 def _save_tokenizer(folder: Path, *, segments: bool) -> None:
@@ -47,6 +53,15 @@ def tiny_bert(folder: Path, *, seed: int = 0, head: bool = True) -> Path:
 
     config = BertConfig(**_sizes(max_position_embeddings=64), type_vocab_size=2, pad_token_id=1)
     _save(BertForQuestionAnswering if head else BertModel, config, folder, seed)
+    _save_tokenizer(folder, segments=True)
+    return folder
+
+
+def tiny_classifier(folder: Path, *, seed: int = 0, **config: Any) -> Path:
+    from transformers import BertConfig, BertForSequenceClassification
+
+    sizes = BertConfig(**_sizes(max_position_embeddings=64), type_vocab_size=2, pad_token_id=1, **config)
+    _save(BertForSequenceClassification, sizes, folder, seed)
     _save_tokenizer(folder, segments=True)
     return folder
 

@@ -83,7 +83,7 @@ def test_an_unknown_task_is_named_with_the_known_ones() -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_answers_its_own_example(wordpiece: Path, name: str) -> None:
     """The static endpoint answers it when it is called without arguments."""
-    task = get(name)(wordpiece, INPUTS, 384, {"pooled": True})
+    task = get(name)(wordpiece, INPUTS, 384, {"pooled": True, "labels": {"0": "no", "1": "yes"}})
     item = task.from_query(None, None)
     encoded = task.encode(item, parse_parameters(task, None))
     assert task.name == name

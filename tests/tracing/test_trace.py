@@ -17,12 +17,12 @@ from corelane import bundle, models
 from corelane.bundle import Bundle
 from corelane.errors import BundleError, ConfigError
 from corelane.runtimes import cpu
-from corelane.runtimes.base import Shape, pad
+from corelane.runtimes.base import Shape, cut, pad
 from corelane.runtimes.golden import Golden
 from corelane.tracing import compile_cpu
 from corelane.tracing.trace import trace
 from support.offline import WATCH
-from support.traced import sentence_files, settings, tiny_bert, tiny_roberta, traced
+from support.traced import sentence_files, settings, tiny_bert, tiny_classifier, tiny_roberta, traced
 
 SMALL = {"batch_sizes": "1,2", "sequence_lengths": "16,32"}
 
@@ -227,9 +227,9 @@ def test_a_compiled_model_that_answers_otherwise_is_not_kept(tiny: Path, monkeyp
     """The sentence has shape, error and bound; the folder is as before."""
     real = compile_cpu.compile_model
 
-    def spoiled(wrapped: Any, folder: Path) -> Any:
+    def spoiled(wrapped: Any, folder: Path, precision: str) -> Any:
         wrapped.module.model.qa_outputs.bias += 0.01
-        return real(wrapped, folder)
+        return real(wrapped, folder, precision)
 
     monkeypatch.setattr(compile_cpu, "compile_model", spoiled)
     with pytest.raises(BundleError, match=r"nothing is kept.*shape 2x32.*error of 0\.0.*at most 0\.0001"):
@@ -255,6 +255,48 @@ def test_without_torch_the_sentence_says_what_to_install(tiny: Path, monkeypatch
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(ConfigError, match=r"pip install 'corelane\[trace\]'"):
         traced(tiny, model_name="./model", **SMALL)
+
+
+# --- classes --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("labels", [{}, {"id2label": {0: "bad", 1: "so-so", 2: "good"}}, {"num_labels": 1}])
+def test_a_classifier_is_served_with_the_scores_that_torch_gives(tmp_path: Path, labels: dict[str, Any]) -> None:
+    """Its own labels in their order, through the compiled model and the task; the pipeline of transformers is right."""
+    from transformers import PreTrainedTokenizerFast, pipeline
+
+    from corelane.tasks import get, parse_parameters
+
+    folder = tiny_classifier(tmp_path / "model", **labels)
+    made = traced(tmp_path, model_name="./model", **SMALL)
+    assert made.manifest.task == "text-classification"
+    runtime = cpu.load(made)
+    names = tuple(spec.name for spec in runtime.inputs)
+    options = {**made.manifest.task_options, "labels": made.manifest.labels}
+    task = get("text-classification")(made.tokenizer_path, names, 32, options)
+    with models.quiet():
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(made.tokenizer_path))
+        right = pipeline("text-classification", str(folder), tokenizer=tokenizer, device="cpu")
+    for text in ("a fine day", "no.", "the cat sat on a mat"):
+        for parameters in ({"top_k": None}, {"top_k": 2, "function_to_apply": "none"}):
+            asked = parse_parameters(task, parameters)
+            encoded = task.encode(text, asked)
+            (row,) = encoded.rows
+            outputs = cut(runtime.infer(pad([row], Shape(1, 32), runtime.inputs)), 0, row.length, runtime.outputs)
+            found = task.decode(encoded, [outputs], asked)
+            expected = right(text, **parameters)
+            assert [entry["label"] for entry in found] == [entry["label"] for entry in expected]
+            assert [entry["score"] for entry in found] == pytest.approx(
+                [entry["score"] for entry in expected], abs=1e-4
+            )
+
+
+def test_how_scores_are_made_is_kept_in_the_bundle(tmp_path: Path) -> None:
+    """The model's configuration is not there any more when it is served."""
+    tiny_classifier(tmp_path / "model", problem_type="multi_label_classification")
+    made = traced(tmp_path, model_name="./model", **SMALL)
+    assert made.manifest.task_options["problem_type"] == "multi_label_classification"
+    assert made.manifest.labels == {"0": "LABEL_0", "1": "LABEL_1"}
 
 
 # --- the process ----------------------------------------------------------------------------------

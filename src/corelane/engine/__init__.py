@@ -4,7 +4,8 @@ Knows rows and shapes; nothing of HTTP, text or event loops.
 """
 
 from corelane.engine.core import RESTART_S, Core
-from corelane.engine.slot import Sentinel, Slot
+from corelane.engine.slot import Slot
 from corelane.engine.ticket import Ticket
+from corelane.engine.watch import Sentinel, Watch
 
-__all__ = ["RESTART_S", "Core", "Sentinel", "Slot", "Ticket"]
+__all__ = ["RESTART_S", "Core", "Sentinel", "Slot", "Ticket", "Watch"]

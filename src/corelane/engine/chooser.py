@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from corelane.runtimes.base import Shape
 
-# How far down the line the chooser looks: eight full batches of the usual size. Looking further costs Python time per
-# batch and finds nothing better.
+# How far down the line the chooser looks, at least: eight full batches of the usual size. Looking further costs Python
+# time per batch and finds nothing better.
 LOOK_AHEAD_ROWS = 64
 
 # Totals closer than this are equal: sums of the same costs in another order differ by rounding.
@@ -36,6 +36,7 @@ class Plan:
 
     def __init__(self, costs: Mapping[Shape, float]) -> None:
         self.costs = dict(costs)
+        self.look_ahead_rows = max(LOOK_AHEAD_ROWS, *(shape.batch for shape in costs))
         self.sequences = sorted({shape.sequence for shape in costs})
         self.shapes = [
             sorted((shape for shape in costs if shape.sequence == sequence), key=lambda shape: shape.batch)
@@ -46,7 +47,7 @@ class Plan:
     def _clearing(self, shapes: Sequence[Shape]) -> list[float]:
         """The least cost of running 0, 1, 2, ... rows in these shapes, which differ in their batch alone."""
         least = [0.0]
-        for rows in range(1, LOOK_AHEAD_ROWS + 1):
+        for rows in range(1, self.look_ahead_rows + 1):
             least.append(min(self.costs[shape] + least[max(0, rows - shape.batch)] for shape in shapes))
         return least
 
@@ -65,7 +66,7 @@ class Plan:
 
 
 def choose(lengths: Sequence[int], plan: Plan) -> Choice:
-    """The next batch for rows of these lengths in tokens, oldest first; at most LOOK_AHEAD_ROWS of them.
+    """The next batch for rows of these lengths in tokens, oldest first; at most `plan.look_ahead_rows`.
 
     Raises ValueError when row 0 fits no shape: rows are checked when they are submitted.
     """

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from corelane.engine.line import Place
-from corelane.engine.slot import Batch, Sentinel, Slot
+from corelane.engine.slot import Batch, Slot
 from corelane.engine.ticket import Outcome, Ticket
+from corelane.engine.watch import Sentinel
 from corelane.errors import (
     ComputeError,
     CoreLostError,
     OverloadedError,
-    RequestError,
     TooLargeError,
     UnavailableError,
 )
@@ -46,19 +46,36 @@ LEAD_S = 1e-3
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One call of a runtime. Times are `time.perf_counter()` seconds; `expected_end` is by the measured costs."""
+    """One call of a runtime that is expected to keep the core busy for `cost_s`. Times are `time.perf_counter()`."""
 
     since: float
-    expected_end: float
-    stuck_at: float
+    cost_s: float
+    begins: float = 0.0  # when the core takes it, as far as known
+
+    @property
+    def expected_end(self) -> float:
+        return self.begins + self.cost_s
+
+    @property
+    def stuck_at(self) -> float:
+        return self.begins + max(STUCK_AFTER_S, STUCK_AFTER_COSTS * self.cost_s)
+
+
+@dataclass(slots=True)
+class Rows:
+    """What became of the rows, since the start: admitted = computed + dropped + refused + those waiting and running."""
+
+    admitted: int = 0
+    computed: int = 0  # a batch with them ended, whatever it gave
+    dropped: int = 0  # their caller had gone, or their deadline passed, before they reached the core
+    refused: int = 0  # the core was lost while they waited
 
 
 class Core:
     """Owns the slots' runtimes: only its threads call `infer`, as many at a time as the runtime takes.
 
-    `on_done` gets the tickets that a batch finished, on a thread of the core. `on_lost` is called once, when the core
-    cannot go on (a fatal error of the runtime, or a wrong sentinel); the rows that waited have been answered with
-    UnavailableError by then. `sentinel_period_s` 0 turns the sentinels off.
+    `on_lost` is called once, on a thread of the core, when the core cannot go on (a fatal error of the runtime, or a
+    wrong sentinel); the rows that waited have been answered with UnavailableError by then.
     """
 
     def __init__(
@@ -66,16 +83,14 @@ class Core:
         slots: Sequence[Slot],
         *,
         max_queue_rows: int,
-        sentinel_period_s: float = 0.0,
-        on_done: Callable[[list[Ticket]], None] = lambda tickets: None,
         on_lost: Callable[[CoreLostError], None] = lambda error: None,
     ) -> None:
         self.slots = tuple(slots)
         self.max_queue_rows = max_queue_rows
-        self.sentinel_period_s = sentinel_period_s
-        self.on_done = on_done
-        self.on_lost = on_lost
+        self._on_lost = on_lost
+        self._on_done: Callable[[list[Ticket]], None] = lambda tickets: None
         self.lost: CoreLostError | None = None
+        self.rows = Rows()
         self._changed = threading.Condition()  # guards all below, and the slots' waiting lines
         self._turn = 0
         self._closing = False
@@ -86,11 +101,9 @@ class Core:
             threading.Thread(target=self._run, name=f"core-{number}", daemon=True) for number in range(in_flight)
         ]
 
-    def start(self) -> None:
-        """Start the core's threads."""
-        now = time.perf_counter()
-        for slot in self.slots:
-            slot.checked_at = now
+    def start(self, on_done: Callable[[list[Ticket]], None]) -> None:
+        """Start the core's threads; `on_done` gets the tickets that a batch finished, on one of them."""
+        self._on_done = on_done
         for thread in self._threads:
             thread.start()
 
@@ -147,6 +160,7 @@ class Core:
             waiting_rows = self.waiting_rows
             if waiting_rows:
                 self._admit(waiting_rows, rows, patience_s)
+            self.rows.admitted += rows
             for ticket in tickets:
                 ticket.submitted_at = now
                 slot.waiting.add(ticket)
@@ -173,17 +187,18 @@ class Core:
         with self._changed:
             for ticket in tickets:
                 ticket.abandoned = True
-            slot.waiting.drop(tickets)
+            self.rows.dropped += slot.waiting.drop(tickets)
 
     # --- the core's threads --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while self.lost is None:
-            taken = self._next()
-            if taken is None:
-                return
-            batch, run = taken
+            batch = None
             try:
+                taken = self._next()
+                if taken is None:
+                    return
+                batch, run = taken
                 self._run_batch(batch, run)
             except CoreLostError as error:
                 self._lose(error, batch)
@@ -202,7 +217,7 @@ class Core:
                         return batch, self._begin(batch.slot.costs[batch.shape])
                     if self._closing:
                         return None
-                    wait_s = self._sentinel_due_s()
+                    wait_s = None if self._running else self._sentinel_due_s()
                 self._changed.wait(wait_s)
         return None
 
@@ -225,14 +240,13 @@ class Core:
                 return batch
         if not self._running and not self._closing:
             for slot in self.slots:
-                if self._is_due(slot):
-                    return Batch(slot, slot.smallest_shape(self._sentinel(slot).row.length), [])
+                if slot.watch.is_due:
+                    return Batch(slot, slot.smallest_shape(slot.watch.sentinel.row.length), [])
         return None
 
     def _begin(self, cost_s: float) -> Run:
         now = time.perf_counter()
-        begins = max(now, self._running[-1].expected_end) if self._running else now
-        run = Run(now, begins + cost_s, begins + max(STUCK_AFTER_S, STUCK_AFTER_COSTS * cost_s))
+        run = Run(now, cost_s, max(now, self._running[-1].expected_end) if self._running else now)
         self._running.append(run)
         return run
 
@@ -243,72 +257,67 @@ class Core:
             took_s = now - max(run.since, self._last_end)
             self._last_end = now
             self._running.remove(run)
+            if self._running:
+                self._running[0].begins = now  # the core takes it now, whatever was expected
             self._changed.notify()
         return took_s
 
     def _run_batch(self, batch: Batch, run: Run) -> None:
+        """Run a batch, hand out its outcomes, and then ask every sentinel that found no free place."""
         slot, shape = batch.slot, batch.shape
-        rows = batch.rows
-        rider = self._rider(slot, shape, rows)
+        rider = self._rider(batch)
         for ticket, _ in batch.places:
             ticket.started_at = ticket.started_at or run.since
-        outcomes = self._infer(slot, shape, [*rows, rider.row] if rider else rows, run)
+        outcomes = self._infer(slot, shape, [*batch.rows, rider.row] if rider else batch.rows, run, batch.places)
+        with self._changed:
+            self.rows.computed += len(batch.places)
         if rider is not None:
-            self._check(slot, rider, outcomes.pop())
+            slot.watch.check(rider, outcomes.pop())
         self._finish(batch.places, outcomes)
-        if self._is_due(slot):  # no batch had a free place: the sentinel gets one of its own
-            lone = self._sentinel(slot)
-            self._check(slot, lone, self._infer(slot, slot.smallest_shape(lone.row.length), [lone.row])[0])
+        for other in self.slots:
+            if other.watch.is_due:
+                lone = other.watch.sentinel
+                outcome = self._infer(other, other.smallest_shape(lone.row.length), [lone.row])[0]
+                other.watch.check(lone, outcome)
 
-    # --- sentinels -----------------------------------------------------------------------------------------------
-
-    def _is_due(self, slot: Slot) -> bool:
-        if self.sentinel_period_s <= 0 or not slot.sentinels:
-            return False
-        return time.perf_counter() - slot.checked_at >= self.sentinel_period_s
+    @staticmethod
+    def _rider(batch: Batch) -> Sentinel | None:
+        """The sentinel that rides in a free place of this batch, if one is due and fits."""
+        watch = batch.slot.watch
+        if len(batch.places) >= batch.shape.batch or not watch.is_due:
+            return None
+        return watch.sentinel if watch.sentinel.row.length <= batch.shape.sequence else None
 
     def _sentinel_due_s(self) -> float | None:
-        """Seconds until the next sentinel is due on an idle core; None when there is none to wait for."""
-        watched = [slot.checked_at for slot in self.slots if slot.sentinels]
-        if self.sentinel_period_s <= 0 or not watched or self._running:
-            return None
-        return max(0.0, min(watched) + self.sentinel_period_s - time.perf_counter())
+        """Seconds until the next sentinel is due; None when there is none to wait for."""
+        due = [due_s for slot in self.slots if (due_s := slot.watch.due_in_s()) is not None]
+        return max(0.0, min(due)) if due else None
 
-    def _rider(self, slot: Slot, shape: Shape, rows: list[Row]) -> Sentinel | None:
-        """The sentinel that rides in a free place of this batch, if one is due and fits."""
-        if len(rows) >= shape.batch or not self._is_due(slot):
-            return None
-        sentinel = self._sentinel(slot)
-        return sentinel if sentinel.row.length <= shape.sequence else None
+    def _infer(
+        self, slot: Slot, shape: Shape, rows: list[Row], run: Run | None = None, places: Sequence[Place] = ()
+    ) -> list[Outcome]:
+        """One outcome per row. A batch that fails is run again row by row, so that only the culprit fails.
 
-    @staticmethod
-    def _sentinel(slot: Slot) -> Sentinel:
-        return slot.sentinels[slot.next_sentinel % len(slot.sentinels)]
-
-    @staticmethod
-    def _check(slot: Slot, sentinel: Sentinel, outcome: Outcome) -> None:
-        complaint = str(outcome) if isinstance(outcome, RequestError) else sentinel.complaint(outcome)
-        if complaint is not None:
-            raise CoreLostError(f"{slot.name} began to answer wrongly: {complaint}")
-        slot.checked_at = time.perf_counter()
-        slot.next_sentinel += 1
-
-    # --- one batch -----------------------------------------------------------------------------------------------
-
-    def _infer(self, slot: Slot, shape: Shape, rows: list[Row], run: Run | None = None) -> list[Outcome]:
-        """One outcome per row. A batch that fails is run again row by row, so that only the culprit fails."""
+        `places` are those of the first rows; the rest are sentinels.
+        """
         try:
             outputs = self._timed(slot, shape, rows, run)
         except CoreLostError:
             raise
         except Exception as error:  # whatever a runtime raises is the input's fault until rows alone fail too
-            if len(rows) > 1:
-                log.warning("%s: a batch of %d rows failed (%s); running them one by one", slot.name, len(rows), error)
-                return [self._infer(slot, slot.smallest_shape(row.length), [row])[0] for row in rows]
-            log.exception("%s: the model failed on a row of %d tokens", slot.name, rows[0].length)
-            return [ComputeError("the model failed on this item; nothing else was affected")]
+            if len(rows) == 1:
+                log.exception("%s: the model failed on a row of %d tokens", slot.name, rows[0].length)
+                return [ComputeError("the model failed on this item; nothing else was affected")]
+            log.warning("%s: a batch of %d rows failed (%s); running them one by one", slot.name, len(rows), error)
+            return [self._alone(slot, row, places[at : at + 1]) for at, row in enumerate(rows)]
         specs = slot.runtime.outputs
         return [_finite(cut(outputs, place, row.length, specs)) for place, row in enumerate(rows)]
+
+    def _alone(self, slot: Slot, row: Row, place: Sequence[Place]) -> Outcome:
+        """One row of a batch that failed, by itself; not at all when its caller has gone by now."""
+        if place and place[0][0].abandoned:
+            return ComputeError("the batch failed, and nobody waits for this item any more")
+        return self._infer(slot, slot.smallest_shape(row.length), [row])[0]
 
     def _timed(self, slot: Slot, shape: Shape, rows: list[Row], run: Run | None) -> Outputs:
         """Run a batch, seen by the watchdog, and keep its shape's cost current."""
@@ -335,21 +344,24 @@ class Core:
                 ticket.finished_at = now
                 done.append(ticket)
         if done:
-            self.on_done(done)
+            self._on_done(done)
 
-    def _lose(self, error: CoreLostError, batch: Batch) -> None:
+    def _lose(self, error: CoreLostError, batch: Batch | None) -> None:
         """Answer every row, this batch's and those that wait, then say that the core is lost."""
         with self._changed:
             is_first = self.lost is None
             self.lost = self.lost or error
-            waiting = [place for slot in self.slots for place in slot.waiting.clear()]
+            places = list(batch.places) if batch else []
+            places += [place for slot in self.slots for place in slot.waiting.clear()]
+            self.rows.refused += len(places)
             self._changed.notify_all()
         log.error("core lost: %s", error)
         refusal = UnavailableError("this core was lost while the request waited; try again", RESTART_S)
-        places = [*batch.places, *waiting]
-        self._finish(places, [refusal] * len(places))
-        if is_first:
-            self.on_lost(error)
+        try:
+            self._finish(places, [refusal] * len(places))
+        finally:
+            if is_first:
+                self._on_lost(error)
 
 
 def _finite(outputs: Outputs) -> Outcome:

@@ -45,13 +45,14 @@ class Line:
         self._places.extendleft(reversed(places))
         self._count(places, 1)
 
-    def drop(self, tickets: Sequence[Ticket]) -> None:
-        """Take out all rows of these tickets."""
+    def drop(self, tickets: Sequence[Ticket]) -> int:
+        """Take out all rows of these tickets; returns how many there were."""
         gone = set(map(id, tickets))
         dropped = [place for place in self._places if id(place[0]) in gone]
         if dropped:
             self._places = deque(place for place in self._places if id(place[0]) not in gone)
             self._count(dropped, -1)
+        return len(dropped)
 
     def clear(self) -> list[Place]:
         """Take out everything."""

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from corelane.engine.chooser import LOOK_AHEAD_ROWS, Plan, choose
+from corelane.engine.chooser import Plan, choose
 from corelane.engine.line import Line, Place
-from corelane.runtimes.base import Outputs, Row, Runtime, Shape
+from corelane.engine.watch import Watch
+from corelane.runtimes.base import Row, Runtime, Shape
 
 # How strongly the newest batch moves a shape's cost: a fifth follows a change within about ten batches.
 COST_WEIGHT = 0.2
 
 # A plan is made anew when a cost has moved so far from the one that it was made with.
 REPLAN_SHARE = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Sentinel:
-    """A row whose right answer is known. It rides along with the callers' rows, so that a core which starts to
-    answer wrongly is found under load as well. `complaint` returns what is wrong, or None."""
-
-    row: Row
-    complaint: Callable[[Outputs], str | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -46,10 +37,8 @@ class Slot:
     name: str
     runtime: Runtime
     costs: dict[Shape, float]
-    sentinels: tuple[Sentinel, ...] = ()
+    watch: Watch = field(default_factory=Watch)
     waiting: Line = field(init=False)
-    checked_at: float = field(default=0.0, init=False)  # when a sentinel last answered rightly
-    next_sentinel: int = field(default=0, init=False)
     largest_batch: int = field(init=False)
     plan: Plan = field(init=False)
 
@@ -60,10 +49,14 @@ class Slot:
 
     def take(self) -> Batch | None:
         """Remove the next batch from the line. None: nothing waits."""
-        head = self.waiting.head(LOOK_AHEAD_ROWS)
+        head = self.waiting.head(self.plan.look_ahead_rows)
         if not head:
             return None
-        choice = choose([ticket.rows[index].length for ticket, index in head], self.plan)
+        try:
+            choice = choose([ticket.rows[index].length for ticket, index in head], self.plan)
+        except BaseException:
+            self.waiting.put_back(head)  # or nobody would ever answer them
+            raise
         chosen = set(choice.positions)
         self.waiting.put_back([place for at, place in enumerate(head) if at not in chosen])
         return Batch(self, choice.shape, [head[at] for at in choice.positions])

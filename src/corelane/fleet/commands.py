@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,13 @@ from corelane.fleet import plan as plans
 from corelane.fleet.deployment import Look
 from corelane.fleet.plan import Plan
 from corelane.fleet.state import Folder
-from corelane.keys import PREFIX
-from corelane.settings import Settings
-from corelane.topology import Placement, available_cpus, place
+from corelane.settings import Settings, proxy_environment
+from corelane.topology import Placement, available_cpus, place_configured
 
 CARRIED_CHIP = "cpu"
 NO_HAPROXY = (
-    "No HAProxy was found, so there is no gateway and each core is reached at its own port;"
-    " install `corelane[gateway]` or HAProxy, or set gateway=none."
+    "no HAProxy was found, so there is no gateway and each core is reached at its own port;"
+    " install `corelane[gateway]` or HAProxy, or set gateway=none"
 )
 _UNKNOWN_VERSION = "NEWEST"  # of a bundle that a dry run finds missing
 _LOG_NAMES = re.compile(r"core-\d+|gateway|supervisor")
@@ -52,26 +52,26 @@ def up(settings: Settings, *, dry_run: bool, foreground: bool, retrace: bool) ->
         return _dry_run(settings, placement, haproxy, retrace)
     with _ended_by_sigterm():
         if retrace or not _has_bundle(settings):
-            traced = subprocess.run(
-                _trace_command(retrace), cwd=settings.root, env=_environment(), stdout=2, check=False
-            )
+            environment = plans.child_environment(os.environ) | proxy_environment(settings)
+            traced = subprocess.run(_trace_command(retrace), cwd=settings.root, env=environment, stdout=2, check=False)
             if traced.returncode != 0:
                 return traced.returncode  # it has said why
         found = _fresh_bundle(settings)
         plan = plans.make(settings, placement, found.label, _checksum(found), haproxy)
-        return deployment.bring_up(plan, say=_say, announce=_announce, foreground=foreground)
+        check = partial(bundles.verify, found, chip=settings.chip_type, stack=found.manifest.stack)
+        return deployment.bring_up(plan, say=_say, announce=_announce, foreground=foreground, check=check)
 
 
 def down(settings: Settings) -> int:
     """Stop the deployment; it is fine when there is none."""
     name = settings.docker_container_name_prefix
     was_there = deployment.take_down(_folder(settings), say=_say)
-    _announce(f"{name} is stopped." if was_there else f"Nothing of {name} was running.")
+    _announce(f"{name} is stopped" if was_there else f"nothing of {name} was running")
     return 0
 
 
 def status(settings: Settings, *, as_json: bool) -> int:
-    """Say what is true: 0 all ready, 1 running but not all ready, 3 nothing runs."""
+    """Say what is true: 0 all ready, 1 otherwise; the words say how it is."""
     found = deployment.look(_folder(settings))
     if as_json:
         _announce(json.dumps({"name": settings.docker_container_name_prefix, **vars(found)}, indent=1))
@@ -84,26 +84,29 @@ def status(settings: Settings, *, as_json: bool) -> int:
 def logs(settings: Settings, core: str | int | None, follow: bool) -> int:
     """Print one log whole, or all with the name before each line; then, if asked, what is added."""
     folder = _folder(settings)
-    names = sorted(path.stem for path in folder.logs.glob("*.log"))
+    names = sorted((path.stem for path in folder.logs.glob("*.log")), key=_by_number)
     if core is not None:
         wanted = f"core-{core}" if str(core).isdecimal() else str(core)
         if not _LOG_NAMES.fullmatch(wanted) or wanted not in names:
             existing = ", ".join(names) or "none yet"
-            raise ConfigError(f"There is no log of {core}; give a core's number or one of these: {existing}.")
+            raise ConfigError(f"there is no log of {core}; give a core's number or one of these: {existing}")
         names = [wanted]
+    if not names:
+        _say(f"there are no logs of {settings.docker_container_name_prefix}: it was never started from here")
     width = max(map(len, names), default=0)
 
     def emit(path: Path, line: str) -> None:
         _announce(line if core is not None else f"{path.stem:<{width}} | {line}")
 
-    paths = [folder.log(name) for name in names]
-    for path in paths:
-        for line in logfiles.read(path):
-            emit(path, line)
-    if follow:
-        with contextlib.suppress(KeyboardInterrupt):
-            logfiles.follow(paths, emit, should_stop=lambda: False)
+    with contextlib.suppress(KeyboardInterrupt):
+        logfiles.show([folder.log(name) for name in names], emit, should_stop=lambda: not (follow and names))
     return 0
+
+
+def _by_number(name: str) -> tuple[str, int]:
+    """core-2 before core-10."""
+    kind, _, number = name.partition("-")
+    return kind, int(number) if number.isdecimal() else 0
 
 
 # --- up, step by step ---------------------------------------------------------------------------------------
@@ -124,18 +127,9 @@ def _place(settings: Settings, *, has_gateway: bool) -> Placement:
     if settings.chip_type != CARRIED_CHIP:
         raise ConfigError(
             f"CHIP_TYPE={settings.chip_type} was asked for, and this version serves on {CARRIED_CHIP} only;"
-            f" set CHIP_TYPE={CARRIED_CHIP}."
+            f" set CHIP_TYPE={CARRIED_CHIP}"
         )
-    return place(
-        chip=settings.chip_type,
-        instance_type=settings.instance_type,
-        num_cores=settings.num_cores,
-        cores_per_server=settings.cores_per_server,
-        first_port=settings.first_port,
-        gateway_port=settings.gateway_port if has_gateway else None,
-        name=settings.docker_container_name_prefix,
-        cpus=available_cpus(),
-    )
+    return place_configured(settings, has_gateway=has_gateway, cpus=available_cpus())
 
 
 def _label(settings: Settings) -> str:
@@ -153,6 +147,7 @@ def _has_bundle(settings: Settings) -> bool:
 def _fresh_bundle(settings: Settings) -> Bundle:
     """The bundle to serve; BundleError when it was traced from another configuration."""
     found = bundles.find(settings.path_to_traced_models, _label(settings))
+    bundles.check_asked_for(found, settings.compiled_model)
     try:
         source = models.resolve(settings.model_name, settings.model_revision, root=settings.root)
         fingerprint = source.fingerprint
@@ -170,10 +165,6 @@ def _checksum(found: Bundle) -> str:
 
 def _trace_command(retrace: bool) -> list[str]:
     return [sys.executable, "-m", "corelane", "trace", *(["--retrace"] if retrace else [])]
-
-
-def _environment() -> dict[str, str]:
-    return plans.child_environment(os.environ)
 
 
 def _dry_run(settings: Settings, placement: Placement, haproxy: Path | None, retrace: bool) -> int:
@@ -195,7 +186,7 @@ def _dry_run(settings: Settings, placement: Placement, haproxy: Path | None, ret
     for name in (*drawn.files, folder.plan.name):
         _announce(f"# writes {folder.path / name}")
     _announce(f"{shlex.join(plans.supervisor_command(folder))}   # SUPERVISOR, which starts and watches:")
-    _announce(f"# each core's server also has the settings of today as variables {PREFIX}<KEY>")
+    _announce(f"cd {shlex.quote(str(folder.path))}   # whose files are the settings of today")
     for member in drawn.members:
         _announce(plans.shown(member))
     return 0
@@ -243,7 +234,7 @@ def _report(name: str, folder: Folder, found: Look) -> Iterator[str]:
             yield from (f"  {line}" for line in member["tail"][-5:])
     if found.failure:
         when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.failure["when"]))
-        yield f"The last start, at {when}, was given up: {found.failure['why']}"
+        yield f"the last start, at {when}, was given up: {found.failure['why']}"
 
 
 _HEADINGS = ("", "state", "since", "pid", "port", "cpus", "restarts", "last exit")

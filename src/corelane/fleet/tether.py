@@ -48,7 +48,7 @@ def tie(parent: int) -> None:
 
 
 def fail(reason: str, code: int) -> int:
-    print(f"corelane: error: {reason}.", file=sys.stderr)
+    print(f"corelane: error: {reason}", file=sys.stderr)
     return code
 
 

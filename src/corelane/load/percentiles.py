@@ -12,19 +12,15 @@ from fractions import Fraction
 REPORTED = (50, 90, 99)
 
 
-def percentile(samples: Sequence[float], percent: float) -> float | None:
-    """The smallest sample that `percent` of all samples do not exceed; None when there is none."""
-    return _at(sorted(samples), percent)
-
-
 def summary(samples_ms: Iterable[float]) -> dict[str, float | None]:
     """p50, p90, p99 and max, sorted once; every value None when there is no sample."""
     ordered = sorted(samples_ms)
-    values: dict[str, float | None] = {f"p{percent}": _at(ordered, percent) for percent in REPORTED}
+    values: dict[str, float | None] = {f"p{percent}": nearest_rank(ordered, percent) for percent in REPORTED}
     return values | {"max": ordered[-1] if ordered else None}
 
 
-def _at(ordered: Sequence[float], percent: float) -> float | None:
+def nearest_rank(ordered: Sequence[float], percent: float) -> float | None:
+    """The smallest of the ascending samples that `percent` of them do not exceed; None when there is none."""
     if not 0 < percent <= 100:
         raise ValueError(f"percent={percent} is not above 0 and at most 100")
     if not ordered:

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 QUESTION_ANSWERING, FEATURE_EXTRACTION = "question-answering", "feature-extraction"
+TEXT_CLASSIFICATION = "text-classification"
 DEMO_QA, DEMO_EMBED = "demo-qa", "demo-embed"
 
 POST, GET, BOTH = "post", "get", "both"
@@ -97,6 +98,8 @@ def _about_texts(items: Sequence[Mapping[str, Any]], info: ModelInfo) -> list[Ca
         check: Check = _is_json
         if info.task == FEATURE_EXTRACTION:
             check = _vector_check(item["starts_with"] if info.model == DEMO_EMBED else None)
+        elif info.task == TEXT_CLASSIFICATION:
+            check = _labels
         calls.append(Call(f"post {number}", None, _body(item["text"]), check))
         calls.append(Call(f"get {number}", urlencode({"seq_0": item["text"]}), None, check))
     return calls
@@ -108,6 +111,17 @@ def _body(item: object) -> bytes:
 
 def _is_json(answer: Any) -> str | None:
     return "no answer in it" if answer is None else None
+
+
+def _labels(answer: Any) -> str | None:
+    """Labels with scores: in what order, and that they are the right ones, is for the cores to agree on."""
+    if not isinstance(answer, list) or not answer:
+        return f"a list of labels was expected, found {_short(answer)}"
+    for entry in answer:
+        is_label = isinstance(entry, dict) and isinstance(entry.get("label"), str) and _is_finite(entry.get("score"))
+        if not is_label:
+            return f"a label with a finite score was expected, found {_short(entry)}"
+    return None
 
 
 def _span_check(context: str, answers: Sequence[str] | None) -> Check:

@@ -11,13 +11,10 @@ from dataclasses import dataclass
 
 from corelane.errors import ConfigError
 from corelane.settings import Settings
-from corelane.topology import Placement, place
+from corelane.topology import Placement, in_url, place_configured, reached_at
 
 CORES, GATEWAY, BOTH = "cores", "gateway", "both"
 THROUGH = (CORES, GATEWAY, BOTH)
-
-# A server bound to every address is reached at loopback.
-_REACHED_AT = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104
 
 _HOST = re.compile(r"[A-Za-z0-9._-]+|\[?[0-9A-Fa-f:.]+(%[A-Za-z0-9._-]+)?\]?")
 
@@ -59,16 +56,7 @@ def deployment(
         raise ConfigError(
             f"--through {through} was asked for, but gateway=none; use --through cores or set gateway=auto"
         )
-    placement = place(
-        chip=settings.chip_type,
-        instance_type=settings.instance_type,
-        num_cores=settings.num_cores,
-        cores_per_server=settings.cores_per_server,
-        first_port=settings.first_port,
-        gateway_port=settings.gateway_port if has_gateway else None,
-        name=settings.docker_container_name_prefix,
-        cpus=None if cpus is None else tuple(cpus),
-    )
+    placement = place_configured(settings, has_gateway=has_gateway, cpus=None if cpus is None else tuple(cpus))
     address = _address(host or settings.bind_address)
     return Deployment(
         targets=endpoints(placement, settings.num_models_per_server, address, settings.gateway_port, through),
@@ -99,5 +87,4 @@ def endpoints(
 def _address(host: str) -> str:
     if not _HOST.fullmatch(host):
         raise ConfigError(f"--host {host!r} is no host; give a name or an address, without scheme, port or path")
-    reached = _REACHED_AT.get(host, host)
-    return f"[{reached}]" if ":" in reached and not reached.startswith("[") else reached
+    return in_url(reached_at(host))

@@ -1,7 +1,7 @@
 """The contract between the engine and a compiled model: shapes, rows in, arrays out.
 
-A runtime is one compiled model on one core. It has fixed shapes (batch, sequence) and is called by one thread at a
-time. Twins implement it (`cpu`, and later the Neuron stacks); the engine and the tracing know only this file.
+A runtime is one compiled model on one core, with fixed shapes (batch, sequence). Twins implement it (`cpu`,
+`simulated`, and later the Neuron stacks); the engine and the tracing know only this file.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ class Row:
 
 
 class Runtime(Protocol):
-    """A compiled model, loaded on its core. One caller at a time."""
+    """A compiled model, loaded on its core. At most `in_flight` callers at a time."""
 
+    in_flight: int
     shapes: tuple[Shape, ...]
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import http
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 from corelane import __version__
 from corelane.errors import NotFoundError, RequestError, UnavailableError
 from corelane.server import documentation
-from corelane.server.errors import CallerLeftError, HttpError
+from corelane.server.errors import HttpError
 from corelane.server.front import Front
 from corelane.server.model import Model
 from corelane.server.predictions import Endpoint
@@ -115,7 +115,7 @@ def _add_health(app: FastAPI, serving: Serving) -> None:
             for model in serving.models
         }
         core = serving.models[0].core
-        load = {"is_running": core.is_running, "waiting_rows": core.waiting_rows}
+        load = {"is_running": core.is_running, "waiting_rows": core.waiting_rows, "rows": asdict(core.rows)}
         return {"core": serving.core, **serving.about, "load": load, "models": models}
 
 
@@ -133,8 +133,7 @@ def _add_errors(app: FastAPI, serving: Serving) -> None:
         headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
         return await refuse(request, HttpError(error.status_code, detail, headers))
 
-    for kind in (RequestError, HttpError, CallerLeftError):
-        app.add_exception_handler(kind, refuse)
+    app.add_exception_handler(RequestError, refuse)
     app.add_exception_handler(HTTPException, refuse_as_http)
     app.add_exception_handler(Exception, refuse)  # the framework raises it again after this answer
 

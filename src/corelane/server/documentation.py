@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from corelane.server.errors import STATUS
+from corelane.server.errors import CODES, STATUS
 from corelane.tasks.base import Task
 
 PREDICTIONS = "predictions"
@@ -85,7 +85,9 @@ def responses(method: str, task: Task) -> dict[int | str, dict[str, Any]]:
     found: dict[int | str, dict[str, Any]] = {
         200: {"description": "The answer.", "content": {"application/json": {"schema": schema}}}
     }
-    for error, status in sorted(STATUS.items(), key=lambda pair: pair[1]):
-        text = (error.__doc__ or "").partition(";")[0].partition(".")[0] + "."
-        found.setdefault(status, {"description": text, "content": {"application/json": {"schema": _ERROR_SCHEMA}}})
+    texts = {status: code.replace("_", " ") for status, code in CODES.items()}
+    for error, status in STATUS.items():
+        texts[status] = (error.__doc__ or "").partition(";")[0].partition(".")[0]
+    for status, text in sorted(texts.items()):
+        found[status] = {"description": text + ".", "content": {"application/json": {"schema": _ERROR_SCHEMA}}}
     return found

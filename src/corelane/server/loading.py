@@ -11,7 +11,7 @@ from typing import Any
 from corelane import bundle as bundles
 from corelane import models as sources
 from corelane import tasks
-from corelane.engine import Core, Sentinel, Slot
+from corelane.engine import Core, Sentinel, Slot, Watch
 from corelane.errors import CoreLostError
 from corelane.runtimes import twins
 from corelane.runtimes.golden import Golden, replay
@@ -50,18 +50,11 @@ def load_models(settings: Settings, executor: Executor, on_lost: Callable[[CoreL
     if bundle.is_simulated:
         log.warning("%s is SIMULATED: its batches take stated times and no model is computed", bundle.label)
 
-    # One slot watches for all: they share the runtime that it would find wrong.
-    sentinels = tuple(Sentinel(row.row, row.complaint) for row in golden.rows)
+    watch = Watch([Sentinel(row.row, row.complaint) for row in golden.rows], settings.golden_period_ms / 1e3)
     slots = [
-        Slot(f"model_{number}", runtime, dict(parity.costs), sentinels if number == 0 else ())
-        for number in range(settings.num_models_per_server)
+        Slot(f"model_{number}", runtime, dict(parity.costs), watch) for number in range(settings.num_models_per_server)
     ]
-    core = Core(
-        slots,
-        max_queue_rows=settings.max_queue_rows,
-        sentinel_period_s=settings.golden_period_ms / 1e3,
-        on_lost=on_lost,
-    )
+    core = Core(slots, max_queue_rows=settings.max_queue_rows, on_lost=on_lost)
     task = tasks.get(manifest.task)(
         bundle.tokenizer_path,
         tuple(spec.name for spec in runtime.inputs),

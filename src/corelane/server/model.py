@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -71,6 +72,7 @@ class Answers:
     """
 
     answers: list[Any]  # a JSON value, or a RequestError
+    is_heavy: bool  # too many to be written out on the event loop
     truncated: list[int]  # the items whose text was cut
     timing: dict[str, float] = field(default_factory=dict)
 
@@ -93,10 +95,12 @@ class Model:
     about: dict[str, Any]
     waits: set[Wait] = field(default_factory=set)  # the requests that wait for the core now
 
-    def give_up(self) -> None:
-        """Answer every request that still waits with UnavailableError: this process is about to end."""
-        for wait in tuple(self.waits):
+    def give_up(self) -> int:
+        """Answer every request that still waits with UnavailableError, since this process is about to end: how many."""
+        waits = tuple(self.waits)
+        for wait in waits:
             wait.settle(Settled.ENDING)
+        return len(waits)
 
     async def predict(
         self,
@@ -112,16 +116,17 @@ class Model:
         self.core.check_rows(len(items))  # refused before any text is looked at
         parsed = parse_parameters(self.task, parameters)
         began = perf_counter()
-        encoded = await self._offload(_size_of(items) > INLINE_CHARACTERS, self._encode, items, parsed)
+        encoded = await self.offload(_size_of(items) > INLINE_CHARACTERS, self._encode, items, parsed)
         encode_s = perf_counter() - began
 
         tickets = await self._compute([item for item in encoded if isinstance(item, Encoded)], deadline, caller_left)
 
         began = perf_counter()
-        rows = sum(len(ticket.rows) for ticket in tickets)
-        answers = await self._offload(rows > INLINE_ROWS, self._decode, encoded, tickets, parsed)
+        is_heavy = sum(len(ticket.rows) for ticket in tickets) > INLINE_ROWS
+        answers = await self.offload(is_heavy, self._decode, encoded, tickets, parsed)
         return Answers(
             answers,
+            is_heavy,
             [at for at, item in enumerate(encoded) if isinstance(item, Encoded) and item.truncated],
             {
                 "encode": encode_s,
@@ -131,8 +136,9 @@ class Model:
             },
         )
 
-    async def _offload(self, heavy: bool, work: Callable[..., Any], *args: Any) -> Any:
-        if not heavy:
+    async def offload(self, is_heavy: bool, work: Callable[..., Any], *args: Any) -> Any:
+        """Do the work here, or where it is heavy in a thread, so that the event loop turns meanwhile."""
+        if not is_heavy:
             return work(*args)
         return await asyncio.get_running_loop().run_in_executor(self.executor, work, *args)
 
@@ -158,6 +164,8 @@ class Model:
         wait = Wait(len(encoded))
         tickets = [Ticket(item.rows, wait) for item in encoded]
         patience_s = None if deadline is None else deadline - loop.time()
+        if patience_s is not None and patience_s <= 0:
+            raise DeadlineError("the deadline passed while the text was tokenized; ask again or allow more time")
         self.core.submit(self.slot, tickets, patience_s)
 
         watcher: asyncio.Task[None] | None = None
@@ -233,10 +241,13 @@ def _size_of(items: Sequence[Any]) -> int:
     return size
 
 
+_MILLISECONDS = re.compile(rb"0*[1-9][0-9]{0,8}")  # up to eleven days
+
+
 def deadline_after(timeout_ms: int, header: bytes | None) -> float | None:
     """The deadline in `loop.time()` seconds, or None for none; the header `x-request-timeout-ms` can only lower it."""
     if header is not None:
-        if not header.isdigit() or int(header) == 0:
+        if not _MILLISECONDS.fullmatch(header):
             raise InvalidInputError(
                 f"x-request-timeout-ms is {header.decode('latin-1')!r}; send a whole number of milliseconds above 0"
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 from urllib.parse import unquote_to_bytes
 
 import orjson
@@ -59,16 +59,18 @@ async def read_body(
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(int(declared), max_bytes)
-    body: bytes = b""
+    chunks: list[bytes] = []
+    size = 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise CallerLeftError
-        body += cast(bytes, message.get("body", b""))
-        if len(body) > max_bytes:
-            raise _too_large(len(body), max_bytes)
+        chunks.append(message.get("body", b""))
+        size += len(chunks[-1])
+        if size > max_bytes:
+            raise _too_large(size, max_bytes)
         if not message.get("more_body", False):
-            return body
+            return b"".join(chunks)
 
 
 def parse_body(body: bytes) -> Payload:

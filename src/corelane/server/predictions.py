@@ -49,7 +49,8 @@ class Endpoint:
         if isinstance(first, RequestError) and answers.all_failed:
             raise first
         content = [item_of(a) if isinstance(a, RequestError) else a for a in answers.answers]
-        return Reply(200, as_json(content if payload.is_list else content[0]), self._headers(answers))
+        body = await self.model.offload(answers.is_heavy, as_json, content if payload.is_list else content[0])
+        return Reply(200, body, self._headers(answers))
 
     async def _ask(self, items: list[Any], parameters: Any, headers: dict[bytes, bytes], receive: Receive) -> Answers:
         deadline = deadline_after(self._request_timeout_ms, headers.get(b"x-request-timeout-ms"))

@@ -6,7 +6,7 @@ Pure functions over one tokenizer: no torch, no HTTP, no engine. One file a task
 from __future__ import annotations
 
 from corelane.errors import ConfigError
-from corelane.tasks import feature_extraction, question_answering
+from corelane.tasks import feature_extraction, question_answering, text_classification
 from corelane.tasks.base import Encoded, Factory, Task, parse_parameters
 
 __all__ = ["TASKS", "Encoded", "Factory", "Task", "get", "parse_parameters"]
@@ -14,6 +14,7 @@ __all__ = ["TASKS", "Encoded", "Factory", "Task", "get", "parse_parameters"]
 TASKS: dict[str, Factory] = {
     question_answering.NAME: question_answering.make,
     feature_extraction.NAME: feature_extraction.make,
+    text_classification.NAME: text_classification.make,
 }
 
 

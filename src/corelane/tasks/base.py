@@ -6,6 +6,7 @@ called from many threads at a time and keeps nothing between calls.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,6 +103,8 @@ def _expected(schema: Mapping[str, Any]) -> str:
     """A field's JSON schema in words: "a whole number from 1 to 100"."""
     if "anyOf" in schema:
         return " or ".join(_expected(branch) for branch in schema["anyOf"])
+    if "enum" in schema:
+        return " or ".join(json.dumps(choice) for choice in schema["enum"])
     words = _KINDS[schema["type"]]
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:

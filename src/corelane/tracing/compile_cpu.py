@@ -1,5 +1,4 @@
-"""torch -> OpenVINO: one file pair with free dimensions, float32, which is data only and so fits every
-CPU."""
+"""torch -> OpenVINO: one file pair with free dimensions, which is data only and so fits every CPU."""
 
 from __future__ import annotations
 
@@ -13,12 +12,13 @@ import torch
 from corelane.errors import BundleError
 from corelane.runtimes import cpu
 from corelane.runtimes.base import InputSpec
+from corelane.tracing import quantize
 from corelane.tracing.wrap import Wrapped
 
 STACK = cpu.STACK
 
 
-def compile_model(wrapped: Wrapped, folder: Path) -> Counter[str]:
+def compile_model(wrapped: Wrapped, folder: Path, precision: str = "float32") -> Counter[str]:
     """Write model.xml and model.bin into `folder`; returns how often each operator stands in the compiled
     model."""
     openvino = cpu.load_openvino()
@@ -36,6 +36,8 @@ def compile_model(wrapped: Wrapped, folder: Path) -> Counter[str]:
             ) from error
     for port, output in zip(model.outputs, wrapped.outputs, strict=True):
         port.get_tensor().set_names({output.name})
+    if precision == "int8":
+        model = quantize.compress(model)
     # Left alone it would store the weights as float16.
     openvino.save_model(model, folder / "model.xml", compress_to_fp16=False)
     return Counter(operator.get_type_name() for operator in model.get_ops())

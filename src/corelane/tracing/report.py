@@ -22,6 +22,7 @@ class Report:
     operators: Counter[str]
     not_compiled: Counter[str]
     parity: Parity
+    answers: str = ""  # in int8: how many golden rows get the answer of float32
 
 
 def write(folder: Path, manifest: Manifest, report: Report) -> None:
@@ -37,7 +38,9 @@ def _values(manifest: Manifest, report: Report) -> dict[str, object]:
         "versions": manifest.versions,
         "compile_s": round(report.compile_s, 3),
         "size_bytes": report.size_bytes,
+        "precision": manifest.precision,
         "tolerance": manifest.tolerance,
+        "answers": report.answers,
         "operators": {
             "compiled": dict(report.operators.most_common()),
             "not_compiled": dict(report.not_compiled.most_common()),
@@ -50,7 +53,7 @@ def _values(manifest: Manifest, report: Report) -> dict[str, object]:
 
 def _page(manifest: Manifest, report: Report) -> str:
     lines = [
-        f"# {manifest.model} for {manifest.task} on {manifest.chip}",
+        f"# {manifest.model} for {manifest.task} on {manifest.chip}, {manifest.precision}",
         "",
         (
             f"Traced {manifest.created} with"
@@ -69,6 +72,7 @@ def _page(manifest: Manifest, report: Report) -> str:
             for shape, checked in report.parity.shapes.items()
         ),
         "",
+        *([f"Answers: {report.answers}.", ""] if report.answers else []),
         f"Operators: {sum(report.operators.values())} compiled, {sum(report.not_compiled.values())} not.",
         "",
         *(f"- {name}: {count}" for name, count in report.operators.most_common()),

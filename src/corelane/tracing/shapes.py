@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from corelane.errors import ConfigError
-from corelane.models import FEATURE_EXTRACTION, QUESTION_ANSWERING
+from corelane.models import FEATURE_EXTRACTION, QUESTION_ANSWERING, TEXT_CLASSIFICATION
 
 # Used when the setting is empty. Question answering windows its contexts at 384 tokens; embeddings are mostly
-# short.
+# short; what is classified may be a whole review, and is cut where the longest shape ends.
 DEFAULT_SEQUENCES = {
     QUESTION_ANSWERING: (64, 128, 256, 384),
     FEATURE_EXTRACTION: (32, 64, 128, 256),
+    TEXT_CLASSIFICATION: (64, 128, 256, 512),
 }
 
 # Room for a pair's special tokens (four in the RoBERTa family) and a word or two on each side.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import platform
 import shutil
@@ -18,8 +19,8 @@ from corelane.bundle import Bundle, Manifest
 from corelane.errors import BundleError, ConfigError, MissingBundleError
 from corelane.runtimes import cpu
 from corelane.runtimes.base import Row, Shape
-from corelane.runtimes.golden import TOLERANCE_FLOAT32, Checked, Golden, GoldenRow, Parity, replay
-from corelane.tracing import report, shapes
+from corelane.runtimes.golden import TOLERANCES, Checked, Golden, GoldenRow, Parity, replay
+from corelane.tracing import quantize, report, shapes
 from corelane.tracing.examples import golden_rows
 
 if TYPE_CHECKING:
@@ -52,7 +53,10 @@ def trace(settings: Any, *, retrace: bool = False, progress: Progress | None = N
             " number;"
             f" set compiled_model={name}"
         )
-    wrapping = _import_tracing()
+    _refuse_simulated(root, name)
+    wrapping = import_tracing()
+    if settings.precision == "int8":
+        quantize.import_nncf()  # what is missing is said before the model is loaded
     with models.quiet(), bundle.Writer(root, name) as writer:
         made = writer.commit(_make(settings, source, wrapping, name, writer.folder, say))
     say(f"bundle {made.label} is ready: {made.path}")
@@ -64,11 +68,16 @@ def _refuse_what_is_not_carried(settings: Any) -> None:
         raise ConfigError(
             f"CHIP_TYPE={settings.chip_type} cannot be traced for yet, this version compiles for cpu; set CHIP_TYPE=cpu"
         )
-    if settings.precision != "float32":
-        raise ConfigError(
-            f"precision={settings.precision} is not carried yet, this version compiles in float32; set"
-            " precision=float32"
-        )
+
+
+def _refuse_simulated(root: Path, name: str) -> None:
+    """The versions under one name are all of a model, or all simulated: what is newest must not change its nature."""
+    with contextlib.suppress(BundleError):  # missing, or too damaged to tell: the new version takes its place
+        if bundle.find(root, name).is_simulated:
+            raise ConfigError(
+                f"the bundle {name} is simulated and this would trace a model over it; make the simulation anew with"
+                " `corelane trace --simulate`, or set compiled_model to another name"
+            )
 
 
 def _present(root: Path, settings: Any, source: models.Source, name: str, version: int | None) -> Bundle | None:
@@ -77,10 +86,11 @@ def _present(root: Path, settings: Any, source: models.Source, name: str, versio
         present = bundle.find(root, name if version is None else f"{name}@{version}")
     except MissingBundleError:
         return None
+    bundle.check_asked_for(present, settings.compiled_model)
     changed = bundle.stale_keys(present, bundle.trace_inputs(settings), source.fingerprint)
     if changed:
         raise bundle.stale_error(present, changed)
-    bundle.verify(present, chip=settings.chip_type, stack=cpu.STACK)
+    bundle.verify(present, chip=settings.chip_type, stack=present.manifest.stack)
     return present
 
 
@@ -91,17 +101,18 @@ def _make(
     say(f"loading {source.name}")
     loaded = models.load(source, settings.task)
     wrapped = wrapping.wrap(loaded)
-    sequences = _sequences(settings, loaded)
+    lengths = sequences(settings, loaded)
     _check_vocabulary(source, loaded)
 
-    rows = golden_rows(loaded.tokenizer, loaded.task, wrapped.inputs, sequences)
-    golden = Golden(tuple(GoldenRow(row, _reference(wrapped, row), TOLERANCE_FLOAT32) for row in rows))
+    rows = golden_rows(loaded.tokenizer, loaded.task, wrapped.inputs, lengths)
+    tolerance = TOLERANCES[settings.precision]
+    golden = Golden(tuple(GoldenRow(row, _reference(wrapped, row), tolerance) for row in rows))
     golden.save(folder / "golden.safetensors", wrapped.inputs)
-    _write_tokenizer(loaded, folder / "tokenizer")
+    write_tokenizer(loaded.tokenizer, loaded.tokenizer_dir, folder / "tokenizer")
 
-    say(f"compiling for {loaded.task}, batch sizes {_list(settings.batch_sizes)}, sequence lengths {_list(sequences)}")
+    say(f"compiling for {loaded.task}, batch sizes {_list(settings.batch_sizes)}, sequence lengths {_list(lengths)}")
     begun = time.perf_counter()
-    operators = _compile(wrapped, folder)
+    operators = _compile(wrapped, folder, settings.precision)
     compile_s = time.perf_counter() - begun
     size_bytes = sum((folder / file).stat().st_size for file in ("model.xml", "model.bin"))
     say(f"compiled in {compile_s:.1f} s, {size_bytes / 2**20:.1f} MiB")
@@ -112,29 +123,29 @@ def _make(
         model=settings.model_name,
         revision=loaded.revision,
         task=loaded.task,
-        labels={},
-        task_options=wrapped.task_options | _limits(loaded),
-        shapes=tuple((batch, sequence) for batch in sorted(settings.batch_sizes) for sequence in sequences),
+        labels=wrapped.labels,
+        task_options=wrapped.task_options | limits(loaded),
+        shapes=tuple((batch, sequence) for batch in sorted(settings.batch_sizes) for sequence in lengths),
         inputs=tuple({"name": spec.name, "dtype": spec.dtype, "pad": spec.pad} for spec in wrapped.inputs),
         outputs=tuple({"name": spec.name, "per_token": spec.per_token} for spec in wrapped.outputs),
         precision=settings.precision,
         chip=settings.chip_type,
         stack=cpu.STACK,
-        versions=_versions(),
+        versions=_versions(settings.precision),
         instruction_set=None,
         compiler_arguments="",
         trace_inputs=bundle.trace_inputs(settings),
         source_fingerprint=source.fingerprint,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        tolerance=TOLERANCE_FLOAT32,
+        tolerance=tolerance,
         files={},
     )
-    parity = _check(Bundle(folder, manifest), golden, say)
-    report.write(folder, manifest, report.Report(compile_s, size_bytes, operators, Counter(), parity))
+    parity, answers = _check(Bundle(folder, manifest), golden, say)
+    report.write(folder, manifest, report.Report(compile_s, size_bytes, operators, Counter(), parity, answers))
     return manifest
 
 
-def _import_tracing() -> ModuleType:
+def import_tracing() -> ModuleType:
     """tracing.wrap, which imports torch: only when there is something to trace."""
     try:
         importlib.import_module("transformers")
@@ -146,13 +157,14 @@ def _import_tracing() -> ModuleType:
         ) from error
 
 
-def _compile(wrapped: Wrapped, folder: Path) -> Counter[str]:
+def _compile(wrapped: Wrapped, folder: Path, precision: str) -> Counter[str]:
     from corelane.tracing import compile_cpu
 
-    return compile_cpu.compile_model(wrapped, folder)
+    return compile_cpu.compile_model(wrapped, folder, precision)
 
 
-def _sequences(settings: Any, loaded: models.Loaded) -> tuple[int, ...]:
+def sequences(settings: Any, loaded: models.Loaded) -> tuple[int, ...]:
+    """The lengths that the configured model is compiled for."""
     return shapes.choose_sequences(
         settings.sequence_lengths,
         loaded.task,
@@ -161,7 +173,7 @@ def _sequences(settings: Any, loaded: models.Loaded) -> tuple[int, ...]:
     )
 
 
-def _limits(loaded: models.Loaded) -> dict[str, Any]:
+def limits(loaded: models.Loaded) -> dict[str, Any]:
     """Where the model's own files say to cut a text: a longer one would get another vector than its
     authors'."""
     return {"max_seq_length": loaded.sentence.max_seq_length} if loaded.sentence else {}
@@ -179,12 +191,13 @@ def _check_vocabulary(source: models.Source, loaded: models.Loaded) -> None:
         )
 
 
-def _write_tokenizer(loaded: models.Loaded, folder: Path) -> None:
+def write_tokenizer(tokenizer: Any, origin: Path, folder: Path) -> None:
+    """`tokenizer.json` as it is in memory, and from `origin` the files beside it."""
     folder.mkdir()
-    loaded.tokenizer.save(str(folder / "tokenizer.json"))
+    tokenizer.save(str(folder / "tokenizer.json"))
     for name in TOKENIZER_FILES:
-        if (loaded.tokenizer_dir / name).is_file():
-            shutil.copyfile(loaded.tokenizer_dir / name, folder / name)
+        if (origin / name).is_file():
+            shutil.copyfile(origin / name, folder / name)
 
 
 def _reference(wrapped: Wrapped, row: Row) -> dict[str, Any]:
@@ -199,8 +212,9 @@ def _reference(wrapped: Wrapped, row: Row) -> dict[str, Any]:
     return {spec.name: answer[0].numpy() for spec, answer in zip(wrapped.outputs, answers, strict=True)}
 
 
-def _check(draft: Bundle, golden: Golden, say: Progress) -> Parity:
-    """Every golden row through every shape of the compiled model, as a server would run it."""
+def _check(draft: Bundle, golden: Golden, say: Progress) -> tuple[Parity, str]:
+    """Every golden row through every shape of the compiled model, as a server would run it. In int8, a sentence on
+    the answers too."""
     runtime = cpu.load(draft)
 
     def tell(shape: Shape, checked: Checked) -> None:
@@ -210,14 +224,19 @@ def _check(draft: Bundle, golden: Golden, say: Progress) -> Parity:
         )
 
     try:
-        return replay(runtime, golden, thorough=True, progress=tell)
+        parity = replay(runtime, golden, thorough=True, progress=tell)
+        answers = ""
+        if draft.manifest.precision == "int8":
+            answers = quantize.check_answers(runtime, golden, draft.manifest.task)
+        return parity, answers
     except BundleError as error:
-        raise BundleError(f"{draft.manifest.model} was not traced, nothing is kept: {error}") from error
+        advice = "" if draft.manifest.precision == "float32" else "; set precision=float32 for this model"
+        raise BundleError(f"{draft.manifest.model} was not traced, nothing is kept: {error}{advice}") from error
     finally:
         runtime.close()
 
 
-def _versions() -> dict[str, str]:
+def _versions(precision: str) -> dict[str, str]:
     import tokenizers
     import torch
     import transformers
@@ -229,6 +248,7 @@ def _versions() -> dict[str, str]:
         "transformers": transformers.__version__,
         "tokenizers": tokenizers.__version__,
         "python": platform.python_version(),
+        **({"nncf": str(quantize.import_nncf().__version__)} if precision == "int8" else {}),
     }
 
 

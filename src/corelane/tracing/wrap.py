@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from corelane.models import QUESTION_ANSWERING, Loaded
+from corelane.models import QUESTION_ANSWERING, TEXT_CLASSIFICATION, Loaded
 from corelane.runtimes.base import InputSpec, OutputSpec
 from corelane.tracing.shapes import pad_token_id
 
@@ -27,6 +27,17 @@ class SpanLogits(nn.Module):
     ) -> tuple[Tensor, Tensor]:
         answer = self.model(**_given(input_ids, attention_mask, token_type_ids))
         return answer.start_logits, answer.end_logits
+
+
+class ClassLogits(nn.Module):
+    """-> the logits of a row's classes (batch, labels)."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> tuple[Tensor]:
+        return (self.model(**_given(input_ids, attention_mask, token_type_ids)).logits,)
 
 
 class TokenStates(nn.Module):
@@ -102,20 +113,28 @@ POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class Wrapped:
-    """A module to compile, what goes in and out of it, and what its task must know (`task_options`)."""
+    """A module to compile, what goes in and out of it, and what its task must know (`task_options`, and the
+    `labels` of its classes by number)."""
 
     module: nn.Module
     inputs: tuple[InputSpec, ...]
     outputs: tuple[OutputSpec, ...]
     task_options: dict[str, Any]
+    labels: dict[str, str]
 
 
 def wrap(loaded: Loaded) -> Wrapped:
     config = loaded.config
     options: dict[str, Any] = {"pad_token_id": pad_token_id(config)}
+    labels: dict[str, str] = {}
     if loaded.task == QUESTION_ANSWERING:
         outputs: tuple[OutputSpec, ...] = (OutputSpec("start_logits", True), OutputSpec("end_logits", True))
         module: nn.Module = SpanLogits(loaded.model)
+    elif loaded.task == TEXT_CLASSIFICATION:
+        outputs = (OutputSpec("logits", False),)
+        module = ClassLogits(loaded.model)
+        options |= {"problem_type": config.problem_type}
+        labels = {str(number): str(name) for number, name in sorted(config.id2label.items())}
     elif loaded.sentence is None:
         outputs = (OutputSpec("last_hidden_state", True),)
         module = TokenStates(loaded.model)
@@ -130,7 +149,7 @@ def wrap(loaded: Loaded) -> Wrapped:
             "normalized": sentence.normalize,
             "pooling": "+".join(sentence.pooling),
         }
-    return Wrapped(module.eval(), _inputs(loaded), outputs, options)
+    return Wrapped(module.eval(), _inputs(loaded), outputs, options, labels)
 
 
 def _inputs(loaded: Loaded) -> tuple[InputSpec, ...]:
