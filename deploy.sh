@@ -5,6 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
 log::trap_errors
 
 CONSTRAINTS=$ROOT/deploy/constraints/cpu.txt
+# Tracing and the demo models: one set for all models, so that changing the model installs nothing.
+EXTRAS=demo
 MARKER=$VENV/.corelane-installed
 PIP_LOG=$VENV/pip.log
 GATEWAY_LOG=$VENV/pip-gateway.log
@@ -76,17 +78,15 @@ parse() {
   done
 }
 
-# The model decides what is installed. The reader needs no package, so a mistake in a file shows before anything is done.
+# The reader needs no package, so a mistake in a file shows before anything is done.
 read_settings() {
-  local python lines model_name
+  local python lines
   python=$(python::best)
   lines=$(
     corelane::use_source
     "$python" -m corelane.settings
   ) || exit # it has said why
-  eval "$(grep -E '^(model_name|http_proxy|https_proxy|no_proxy)=' <<<"$lines")"
-  EXTRAS=trace
-  case $model_name in demo-*) EXTRAS=trace,demo ;; esac
+  eval "$(grep -E '^(http_proxy|https_proxy|no_proxy)=' <<<"$lines")"
   export_proxies
 }
 

@@ -43,7 +43,7 @@ ARROWS: dict[str, set[str]] = {
     "tracing": {"models", "tasks", "bundle", "runtimes", "runtimes.base", "runtimes.golden", "settings"},
     "fleet": {"settings", "keys", "topology", "bundle", "models"},  # models: as for server
     "load": {"settings", "topology"},
-    "cli": {"server", "tracing", "fleet", "load", "settings", "topology", "bundle", "models"},
+    "cli": {"keys", "server", "tracing", "fleet", "load", "settings", "topology", "bundle", "models"},
     "__main__": {"cli"},
 }
 

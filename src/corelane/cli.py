@@ -11,10 +11,12 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from corelane import __version__
 from corelane.errors import ConfigError, CorelaneError
+from corelane.keys import CONFIG_FILE
 from corelane.settings import Settings, load
 from corelane.topology import available_cpus, format_visible_cores, parse_visible_cores
 
@@ -22,7 +24,8 @@ Verb = Callable[[Settings, argparse.Namespace], int]
 
 EXIT_CODES = """\
 exit codes: 0 ended as asked, 1 our bug, 2 configuration, 3 bundle refused (damaged, stale, other chip, wrong answers),
-4 core busy, 5 core lost, 6 drain had to be forced; `load` ends with 1 when any call failed."""
+4 core busy, 5 core lost, 6 drain had to be forced; `load` ends with 1 when any call failed, `status` with 1 when not
+all is ready."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,19 +33,43 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        environ = dict(os.environ)
-        if getattr(arguments, "runtime", None):
-            environ["CORELANE_RUNTIME"] = arguments.runtime
         run: Verb = arguments.run
-        return run(load(Path.cwd(), environ), arguments)
+        return run(_settings(arguments), arguments)
     except CorelaneError as error:
         print(f"corelane: error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "corelane":
+            raise
+        print(f"corelane: error: {_missing(error.name)}", file=sys.stderr)
+        return ConfigError.exit_code
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:  # the reader of our output has gone (`corelane status | head -1`)
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+
+
+def _settings(arguments: argparse.Namespace) -> Settings:
+    """The configuration; for verbs about what runs, a mistake in it is no obstacle."""
+    environ = dict(os.environ)
+    if getattr(arguments, "runtime", None):
+        environ["CORELANE_RUNTIME"] = arguments.runtime
+    try:
+        return load(Path.cwd(), environ)
+    except ConfigError as error:
+        running = list(Path.cwd().glob(f".corelane/*/{CONFIG_FILE}"))
+        if arguments.run not in (_down, _status, _logs) or len(running) != 1:
+            raise
+        print(f"corelane: warning: {error}; going by the settings of what was deployed last", file=sys.stderr)
+        return replace(load(running[0].parent, {}), root=Path.cwd())
+
+
+def _missing(package: str) -> str:
+    return (
+        f"this needs the package {package}, which {sys.executable} does not have; run ./deploy.sh, which makes .venv"
+        " with all of them (a damaged one: remove it first), or install corelane with pip"
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -134,8 +161,10 @@ def _trace(settings: Settings, arguments: argparse.Namespace) -> int:
     elif arguments.times or arguments.name:
         raise ConfigError("--times and --name are for --simulate NAME; without it the configuration says what to trace")
     else:
+        from corelane.settings import proxy_environment
         from corelane.tracing.trace import trace
 
+        os.environ.update(proxy_environment(settings))  # for the hub's client
         made = trace(settings, retrace=arguments.retrace, progress=say)
     print(made.path)
     return 0

@@ -7,6 +7,8 @@
     ├── CoreBusyError                 4             another process owns the core
     ├── CoreLostError                 5             the core or its runtime cannot go on
     ├── DrainForcedError              6             the server had to be ended before it was empty
+    ├── StartError                    1             a deployment did not become ready; else its core's own code
+    │   └── SupervisorGoneError       1             it was stopped, or failed, while somebody waited for it
     └── RequestError                                one request, or one item of it; never ends the process
         ├── InvalidInputError                       the caller's input has the wrong form
         ├── NotFoundError                           no such core, model or route here
@@ -60,6 +62,18 @@ class DrainForcedError(CorelaneError):
     """Requests were still running when the drain time was over."""
 
     exit_code = 6
+
+
+class StartError(CorelaneError):
+    """A deployment did not become ready; `exit_code` is that of the core which could not, where one is to blame."""
+
+    def __init__(self, message: str, exit_code: int = 1) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+class SupervisorGoneError(StartError):
+    """A deployment was stopped, or failed, while somebody waited for it."""
 
 
 class RequestError(CorelaneError):

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from support.servers import free_port, started, until
 
 from corelane.settings import load
 from corelane.tracing.simulate import simulate
+from support.servers import free_port, started, until
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +121,8 @@ def test_ten_times_more_than_it_can_serve_costs_neither_throughput_nor_memory(tm
         seconds = asyncio.run(flood(url, OVERLOAD_S, 800))
         after_mib = resident_mib(server.process.pid)
         print(
-            f"{seconds:.0f} s: {dict(statuses)}, {statuses[200] / seconds:.1f} texts/s, {before_mib:.0f} -> {after_mib:.0f} MiB"
+            f"{seconds:.0f} s: {dict(statuses)}, {statuses[200] / seconds:.1f} texts/s,"
+            f" {before_mib:.0f} -> {after_mib:.0f} MiB"
         )
         assert set(statuses) == {200, 429}
         assert statuses[200] / seconds >= 72

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from corelane.bundle import Bundle
-from corelane.errors import BundleError, ConfigError
+from corelane.errors import BundleError, ConfigError, StartError
 from corelane.fleet import commands, gateway
 from corelane.fleet import logs as logfiles
-from corelane.fleet.deployment import StartError, bring_up, look
+from corelane.fleet.deployment import bring_up, look
 from corelane.fleet.state import Folder
 from corelane.settings import Settings, load
 from support.fleets import SOURCE, Said, eventually, exits, free_ports, make_plan

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from corelane.errors import BundleError, ConfigError, CorelaneError
+from corelane.errors import BundleError, ConfigError, CorelaneError, StartError
 from corelane.fleet import deployment
-from corelane.fleet.deployment import StartError, bring_up, look, take_down
+from corelane.fleet.deployment import bring_up, look, take_down
 from corelane.fleet.plan import Plan
 from corelane.fleet.processes import Process, identity, myself
 from corelane.fleet.state import State, lock, read_json, read_state, write_state

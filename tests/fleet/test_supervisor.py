@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from corelane.fleet.logs import CappedLog
 from corelane.fleet.plan import Plan
 from corelane.fleet.processes import identity
@@ -207,6 +209,18 @@ def test_a_server_that_stops_being_ready_is_only_shown_so(root: Path, supervise:
     os.kill(pid, signal.SIGCONT)
     wait_for(plan, "core-0", "ready")
     assert status_of(plan, "core-0")["pid"] == pid
+
+
+@pytest.mark.slow
+def test_a_server_that_falls_silent_is_killed_and_started_again(root: Path, supervise: Supervise) -> None:
+    """Stopped whole, it has no watchdog of its own left that could end it."""
+    plan = make_plan(root)
+    supervise(plan)
+    wait_for_all(plan, "ready")
+    before = status_of(plan, plan.cores[0].name)["pid"]
+    os.kill(before, signal.SIGSTOP)
+    eventually(lambda: status_of(plan, plan.cores[0].name)["restarts"] == 1, "the core is started again")
+    wait_for_all(plan, "ready")
 
 
 def test_no_more_than_start_parallel_load_at_a_time(root: Path, supervise: Supervise) -> None:

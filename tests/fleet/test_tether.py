@@ -80,4 +80,4 @@ def test_a_command_that_does_not_exist_is_said_in_a_sentence() -> None:
     command = [*BARE, "--parent", str(os.getpid()), "--", "/no/such/program"]
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == 127
-    assert found.stderr == "corelane: error: /no/such/program cannot be started (No such file or directory).\n"
+    assert found.stderr == "corelane: error: /no/such/program cannot be started (No such file or directory)\n"

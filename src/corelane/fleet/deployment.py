@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from corelane.errors import CorelaneError
+from corelane.errors import CorelaneError, StartError, SupervisorGoneError
 from corelane.fleet import gateway, supervisor
 from corelane.fleet.plan import Plan, child_environment, supervisor_command
 from corelane.fleet.processes import Process, Wanted, check_ports, identity, is_gone, wait_until
@@ -37,18 +37,7 @@ _FREED_WITHIN_S = 3.0  # the kernel takes a moment to end the servers of a kille
 _POLL_S = 0.02
 _PROBE_TIMEOUT_S = 1.0
 _FINAL = ("refused", "failed")
-
-
-class StartError(CorelaneError):
-    """The deployment did not become ready; `exit_code` is that of the core which could not."""
-
-    def __init__(self, message: str, exit_code: int = 1) -> None:
-        super().__init__(message)
-        self.exit_code = exit_code
-
-
-class SupervisorGoneError(StartError):
-    """It was stopped, or failed, while somebody waited for it."""
+_SHOWN_CHARACTERS = 500  # of the answered example: an embedding has thousands
 
 
 # --- up -----------------------------------------------------------------------------------------------------
@@ -321,7 +310,8 @@ def report_ready(plan: Plan) -> Iterator[str]:
             f"all is ready, but {url} answered {status or 'nothing'}: {body.decode(errors='replace')[:300]}"
         )
     yield f"curl -s '{url}'"
-    yield body.decode(errors="replace").strip()
+    answer = body.decode(errors="replace").strip()
+    yield answer if len(answer) <= _SHOWN_CHARACTERS else f"{answer[:_SHOWN_CHARACTERS]}... ({len(answer)} characters)"
 
 
 def _give_up(plan: Plan, started: subprocess.Popen[bytes], error: BaseException, say: Say) -> None:

@@ -36,6 +36,8 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _PROBE_STARTING_S = 0.1
 _PROBE_READY_S = 1.0
 _PROBE_TIMEOUT_S = 2.0
+# A server that was ready and then says nothing at all for so long is stopped or stuck where its own watchdog is, too.
+_SILENT_FOR_S = 15.0
 # A server that takes longer to load than this lets the next one begin beside it.
 _TURN_S = 60.0
 # A server bounds its own drain; this is for one that does not.
@@ -201,11 +203,19 @@ class Watched:
         self.tail = list(tail.lines)
 
     async def _probe(self, child: Child) -> None:
-        """Ask the process itself whether it is ready. A `no` is only shown: acting on it is the server's
-        own watchdog's."""
+        """Ask the process itself whether it is ready. A `no` is only shown, since acting on it is the server's own
+        watchdog's; but one that answers nothing any more has no watchdog left, and is killed."""
         address = reached_at(self._supervisor.plan.address)
+        heard_at = time.monotonic()
         while True:
-            if await is_ready(address, self.member.port, self.member.ready_path):
+            status = await ask_status(address, self.member.port, self.member.ready_path)
+            if status is not None:
+                heard_at = time.monotonic()
+            elif self._ready_at is not None and time.monotonic() - heard_at > _SILENT_FOR_S:
+                self._become("not-ready", f"no answer for {_SILENT_FOR_S:.0f} s; it is killed and started again")
+                child.kill()
+                return
+            if status == 200:
                 if self._ready_at is None:
                     self._ready_at = time.monotonic()
                 self._was_ready.set()
@@ -382,29 +392,29 @@ async def _first_of(*events: asyncio.Event, within_s: float) -> None:
             wait.cancel()
 
 
-async def is_ready(address: str, port: int, path: str) -> bool:
-    """Whether a GET of this path answers 200 in time."""
-    asked = asyncio.create_task(_get_is_200(address, port, path))
+async def ask_status(address: str, port: int, path: str) -> int | None:
+    """The status that a GET of this path is answered with; None when there is no answer in time."""
+    asked = asyncio.create_task(_get_status(address, port, path))
     try:
         await asyncio.wait([asked], timeout=_PROBE_TIMEOUT_S)  # not wait_for, see above
     finally:
         asked.cancel()
-    return asked.done() and asked.result()
+    return asked.result() if asked.done() and not asked.cancelled() else None
 
 
-async def _get_is_200(address: str, port: int, path: str) -> bool:
+async def _get_status(address: str, port: int, path: str) -> int | None:
     try:
         reader, writer = await asyncio.open_connection(address, port)
     except OSError:
-        return False
+        return None
     try:
         host = f"{in_url(address)}:{port}"
         writer.write(f"GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n".encode())
         status_line = await reader.readline()
         await reader.read()  # to the end: a connection cut short is noise in the server's log
-        return status_line.split()[1:2] == [b"200"]
-    except (OSError, ValueError):  # ValueError: a first line without end
-        return False
+        return int(status_line.split()[1])
+    except (OSError, ValueError, IndexError):  # a first line that has no end, or no number
+        return None
     finally:
         writer.close()
 

@@ -86,7 +86,7 @@ def _response(reply: Reply) -> Response:
 def _add_health(app: FastAPI, serving: Serving) -> None:
     tags: list[str | Enum] = [documentation.HEALTH]
 
-    @app.get("/", tags=tags, summary="The sample's health check")
+    @app.get("/", tags=tags, summary="Does the server live?")
     async def root() -> dict[str, str]:
         """`{"Status": "Healthy"}` while the server lives."""
         return {"Status": "Healthy"}
@@ -131,6 +131,9 @@ def _add_errors(app: FastAPI, serving: Serving) -> None:
             return await refuse(request, NotFoundError(_what_exists(serving, request.url.path)))
         detail = f"{request.method} is not answered at {request.url.path}; see /docs"
         headers = [(name.lower().encode(), value.encode()) for name, value in (error.headers or {}).items()]
+        if any(request.url.path in serving.paths(model) for model in serving.models):
+            # The framework names the methods of the first route that it found.
+            headers = [(b"allow", ", ".join(Endpoint.methods).encode())]
         return await refuse(request, HttpError(error.status_code, detail, headers))
 
     app.add_exception_handler(RequestError, refuse)

@@ -65,7 +65,6 @@ class Front:
 
 
 def _request_id(headers: Headers) -> bytes:
-    for name, value in headers:
-        if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-            return value
-    return uuid.uuid4().hex.encode()
+    """The first one given, as at the gateway, if it is usable; else a new one."""
+    given = next((value for name, value in headers if name == b"x-request-id"), b"")
+    return given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex.encode()
