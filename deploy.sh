@@ -5,8 +5,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/scripts/lib.sh"
 log::trap_errors
 
 CONSTRAINTS=$ROOT/deploy/constraints/cpu.txt
-# Tracing and the demo models: one set for all models, so that changing the model installs nothing.
-EXTRAS=demo
+# Tracing, the demo models and int8: one set for all models, so that changing the model installs nothing.
+EXTRAS=demo,int8
 MARKER=$VENV/.corelane-installed
 PIP_LOG=$VENV/pip.log
 GATEWAY_LOG=$VENV/pip-gateway.log

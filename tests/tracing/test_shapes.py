@@ -34,13 +34,13 @@ def test_the_roberta_family_loses_positions_to_its_padding_id(config: dict[str, 
 @pytest.mark.parametrize(
     ("task", "limit", "own", "lengths"),
     [
-        ("question-answering", 512, None, (64, 128, 256, 384)),
-        ("question-answering", 100, None, (64, 100)),
-        ("question-answering", None, None, (64, 128, 256, 384)),
-        ("feature-extraction", 512, 256, (32, 64, 128, 256)),
-        ("feature-extraction", 512, 128, (32, 64, 128)),
-        ("feature-extraction", 512, 384, (32, 64, 128, 256)),
-        ("feature-extraction", 510, None, (32, 64, 128, 256)),
+        ("question-answering", 512, None, (48, 64, 80, 96, 128, 160, 192, 256, 320, 384)),
+        ("question-answering", 100, None, (48, 64, 80, 96, 100)),
+        ("question-answering", None, None, (48, 64, 80, 96, 128, 160, 192, 256, 320, 384)),
+        ("feature-extraction", 512, 256, (16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)),
+        ("feature-extraction", 512, 128, (16, 24, 32, 40, 48, 64, 80, 96, 128)),
+        ("feature-extraction", 512, 384, (16, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256)),
+        ("feature-extraction", 30, None, (16, 24, 30)),
     ],
 )
 def test_the_tasks_own_lengths_stay_within_the_models_limits(

@@ -190,7 +190,7 @@ def test_a_sentence_model_is_pooled_as_its_files_state(tmp_path: Path) -> None:
     tiny_bert(tmp_path / "model", head=False)
     sentence_files(tmp_path / "model", {"pooling_mode": ["cls", "max"]}, modules=("Pooling",))
     made = traced(tmp_path, model_name="./model", batch_sizes=1)
-    assert made.manifest.shapes == ((1, 32), (1, 48))
+    assert made.manifest.shapes == ((1, 16), (1, 24), (1, 32), (1, 40), (1, 48))
     options = made.manifest.task_options
     assert (options["pooling"], options["dimension"], options["normalized"]) == ("cls+max", 64, False)
 

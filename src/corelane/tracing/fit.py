@@ -122,8 +122,8 @@ def _report(lengths: Sequence[int], cut: int, today: Sequence[int], proposed: Se
     tokens = ", ".join(f"{share}: {np.percentile(lengths, float(share[1:])):.0f}" for share in ("p50", "p90", "p99"))
     width = max(len(_list(today)), len(_list(proposed)))
     lines = [
-        f"{len(lengths)} rows of {min(lengths)} to {max(lengths)} tokens ({tokens}); {cut} texts are longer than"
-        f" {today[-1]} tokens and are cut there, today and with the proposal.",
+        f"{len(lengths)} rows of {min(lengths)} to {max(lengths)} tokens ({tokens}). Cut at"
+        f" {today[-1]} tokens, today as with the proposal: {cut} of the texts.",
         f"today     {_list(today):{width}}  {padding_share(lengths, today):5.1%} of the tokens computed are padding",
         f"proposed  {_list(proposed):{width}}  {padding_share(lengths, proposed):5.1%}",
         "",
