@@ -49,7 +49,18 @@ def test_a_text_is_cut_as_the_library_cuts_it(any_tokenizer: Path, words: int) -
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [(3, 5), (50, 3), (3, 50), (50, 60), (60, 50), (50, 50), (14, 15), (15, 14), (30, 1), (1, 30)],
+    [
+        (3, 5),
+        (50, 3),
+        (3, 50),
+        (50, 60),
+        (60, 50),
+        (50, 50),
+        (14, 15),
+        (15, 14),
+        (30, 1),
+        (1, 30),
+    ],
 )
 def test_of_a_pair_the_longer_text_is_cut_first(any_tokenizer: Path, first: int, second: int) -> None:
     """As the library's `longest_first` does, so that a pair means the same here and there."""
@@ -57,6 +68,16 @@ def test_of_a_pair_the_longer_text_is_cut_first(any_tokenizer: Path, first: int,
     expected = library(any_tokenizer, 32).encode(*texts)
     (row,) = encode(make(any_tokenizer, 32), {"text": texts[0], "text_pair": texts[1]}).rows
     assert columns(row) == [expected.ids, expected.attention_mask, expected.type_ids]
+
+
+def test_of_two_very_long_texts_what_stays_is_what_stays_of_shorter_ones(any_tokenizer: Path) -> None:
+    """They are read in pieces first; the library's own cut of such a pair makes a square of leftovers."""
+    task = make(any_tokenizer, 32)
+    for more in ({}, {"text_pair": "door " * 9000}):
+        shorter = {field: text[:1000] for field, text in more.items()}
+        long = encode(task, {"text": "code " * 9000, **more})
+        assert columns(long.rows[0]) == columns(encode(task, {"text": "code " * 200, **shorter}).rows[0])
+        assert long.tokens > 9_000
 
 
 def test_a_cut_text_says_so_with_the_count_before_the_cut(wordpiece: Path) -> None:

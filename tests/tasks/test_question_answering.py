@@ -411,7 +411,7 @@ def test_more_windows_than_one_item_may_take_are_refused(wordpiece: Path) -> Non
     """A megabyte of text, or a step of one token, would fill the queue for minutes."""
     with pytest.raises(TooLargeError, match=r"1000 tokens, which makes 38 windows, .* may take 30"):
         encode(make(wordpiece, 32, max_windows=30), "who?", "word " * 1000, doc_stride=0)
-    with pytest.raises(TooLargeError, match="which makes 974 windows, and one item may take 512"):
+    with pytest.raises(TooLargeError, match="which makes 974 windows, and one item may take 128"):
         encode(make(wordpiece, 32), "who?", "word " * 1000, doc_stride=26)
 
 

@@ -148,7 +148,8 @@ class Model:
             try:
                 encoded.append(self.task.encode(item, parameters))
             except RequestError as error:
-                encoded.append(error)
+                # Without its traceback, which would keep the tokenized text alive for as long as the error.
+                encoded.append(error.with_traceback(None))
         return encoded
 
     async def _compute(

@@ -20,7 +20,9 @@ from corelane.tasks.base import Encoded, Parameters
 from corelane.tasks.text import (
     columns,
     describe,
+    is_long,
     load_tokenizer,
+    pieces,
     require_fit,
     require_object,
     require_text,
@@ -44,6 +46,9 @@ _ITEM_SCHEMA = {
         },
     ]
 }
+# Tokens that far before a cut are what they are without it: it changes the word that it falls into.
+MARGIN = 64
+
 _QUERY = {"seq_0": "The text.", "seq_1": "A second text, encoded with the first."}
 
 
@@ -84,9 +89,13 @@ class OneRowTask:
         A text of nothing but blanks or dropped characters is encoded as the special tokens alone.
         """
         text, pair = _texts(item, self.name)
+        text, cut_off = self._beginning(text)
+        if pair is not None:
+            pair, more = self._beginning(pair)
+            cut_off += more
         # Without offsets, which cost as much again, and as a batch of one, to free the interpreter's lock.
         encoding: Encoding = self._tokenizer.encode_batch_fast([text if pair is None else (text, pair)])[0]
-        tokens = len(encoding)
+        tokens = len(encoding) + cut_off
         if not tokens:
             raise InvalidInputError("text has only characters that the model's tokenizer drops")
         if tokens > self._max_length and not parameters.truncate:
@@ -99,6 +108,16 @@ class OneRowTask:
         keep = _keep(encoding.sequence_ids, self._max_length)
         row = Row(len(keep), tuple(array[keep] for array in arrays))
         return Encoded((row,), None, truncated=True, tokens=tokens)
+
+    def _beginning(self, text: str) -> tuple[str, int]:
+        """As much of a long text as what stays of it can depend on, and about how many tokens the rest has."""
+        if not is_long(text):
+            return text, 0
+        end, kept, tokens = len(text), 0, 0
+        for characters, tokens in pieces(self._tokenizer, text):
+            if not kept and tokens >= self._max_length + MARGIN:
+                end, kept = characters, tokens
+        return text[:end], tokens - (kept or tokens)
 
 
 def _texts(item: object, task: str) -> tuple[str, str | None]:

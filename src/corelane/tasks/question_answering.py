@@ -27,7 +27,9 @@ from corelane.tasks.text import (
     class_token_id,
     columns,
     encode_one,
+    is_long,
     load_tokenizer,
+    pieces,
     require_fit,
     require_object,
     require_text,
@@ -39,7 +41,7 @@ NAME = "question-answering"
 
 DEFAULT_STRIDE = 128
 LEAST_ROOM = 8  # context tokens that a window must hold; with fewer, nearly every word would need its own
-MOST_WINDOWS = 512  # of one item; `max_windows` of the task's options beats it
+MOST_WINDOWS = 128  # of one item, some 200 KB of prose; `max_windows` of the task's options beats it
 
 EXAMPLE = {
     "question": "What does the little engine say",
@@ -193,6 +195,7 @@ class QuestionAnswering:
         fields = require_object(item, ("question", "context"), "an item of question-answering")
         question, context = _text(fields, "question"), _text(fields, "context")
         length = self._window_length(parameters)
+        self._refuse_what_no_windows_hold(question, context)
 
         encoding = encode_one(self._tokenizer, question, context)
         sequence_ids = encoding.sequence_ids
@@ -255,6 +258,16 @@ class QuestionAnswering:
                 f"parameters: doc_stride={parameters.doc_stride} must be below a window's {length} tokens"
             )
         return length
+
+    def _refuse_what_no_windows_hold(self, question: str, context: str) -> None:
+        """Before a whole encoding of it is made."""
+        most = self._max_windows * self._max_length
+        for field, text in (("question", question), ("context", context)):
+            if is_long(text) and any(tokens > most for _, tokens in pieces(self._tokenizer, text)):
+                raise TooLargeError(
+                    f"{field} has more than {most} tokens, and no more than {self._max_windows} windows of"
+                    f" {self._max_length} are read of one item; send it in parts"
+                )
 
     def _spans(
         self, size: int, length: int, fixed: int, parameters: QuestionAnsweringParameters

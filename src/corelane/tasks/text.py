@@ -7,7 +7,7 @@ changing them between calls would change the lengths that other threads get.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from tokenizers import Encoding, Tokenizer
 from corelane.errors import BundleError, InvalidInputError
 from corelane.runtimes.base import Array
 
+PIECE_CHARACTERS = 20_000
 _QUOTED_CHARACTERS = 40  # of a caller's value in an error text
 _LARGEST_SHOWN = 10**18
 
@@ -92,6 +93,24 @@ def encode_one(tokenizer: Tokenizer, text: str, pair: str | None = None) -> Enco
     """
     encoding: Encoding = tokenizer.encode_batch([text if pair is None else (text, pair)])[0]
     return encoding
+
+
+def pieces(tokenizer: Tokenizer, text: str) -> Iterator[tuple[int, int]]:
+    """(characters so far, about how many tokens they have, special ones not counted), piece by piece.
+
+    One encoding of a long text takes 600 bytes a token, and 1 MB of text can be a million tokens; a piece takes
+    little. Words at the pieces' edges may be counted as one token more.
+    """
+    tokens = 0
+    for begin in range(0, len(text), PIECE_CHARACTERS):
+        piece = text[begin : begin + PIECE_CHARACTERS]
+        tokens += len(tokenizer.encode_batch_fast([piece], add_special_tokens=False)[0])
+        yield begin + len(piece), tokens
+
+
+def is_long(text: str) -> bool:
+    """Whether a text is worth looking at in pieces first."""
+    return len(text) > PIECE_CHARACTERS
 
 
 _COLUMNS: dict[str, Callable[[Encoding], list[int]]] = {
