@@ -373,3 +373,17 @@ def test_a_batch_that_waited_behind_another_is_not_called_stuck_for_that(bench, 
     until("one of them is done", lambda: first.is_set() or second.is_set())
     assert made.core.stuck_for_s() == 0
     released.release()
+
+
+def test_one_pause_does_not_make_a_shape_dear_for_ever():
+    """A shape that looks dear is not chosen, and so would never be measured again."""
+    slot = Slot("model_0", SumRuntime(SHAPES), dict(COSTS))
+    shape, other = Shape(1, 4), Shape(4, 4)
+    slot.note_cost(shape, 4.0)
+    assert slot.costs[shape] < 2 * COSTS[shape]
+    for _ in range(1000):
+        slot.note_cost(other, COSTS[other])
+    assert slot.costs[shape] == pytest.approx(COSTS[shape], rel=0.05)
+    for _ in range(100):
+        slot.note_cost(shape, 3 * COSTS[shape])
+    assert slot.costs[shape] == pytest.approx(3 * COSTS[shape], rel=0.1), "what is slow for good is known to be"

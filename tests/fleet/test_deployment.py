@@ -20,7 +20,7 @@ from corelane.fleet import deployment
 from corelane.fleet.deployment import bring_up, look, take_down
 from corelane.fleet.plan import Plan
 from corelane.fleet.processes import Process, identity, myself
-from corelane.fleet.state import State, lock, read_json, read_state, write_state
+from corelane.fleet.state import Folder, State, lock, read_json, read_state, write_state
 from support.fleets import (
     SOURCE,
     Said,
@@ -469,3 +469,16 @@ def test_the_same_plan_on_other_ports_is_another_deployment(root: Path) -> None:
     moved = replace(plan, members=(replace(plan.members[0], port=1), *plan.members[1:]))
     assert moved.digest != plan.digest
     assert Plan.from_json(plan.to_json()) == plan
+
+
+@pytest.mark.parametrize(
+    "damage", [{"pid": -1}, {"pid": 0}, {"pid": 1}, {"pid": True}, {"pid": "7"}, {"identity": None}, {"identity": ""}]
+)
+def test_a_damaged_state_file_is_nobody_to_signal(tmp_path: Path, damage: dict[str, object]) -> None:
+    """kill(-1) and kill(0) reach everybody: no file may lead there."""
+    folder = Folder(tmp_path)
+    state = {"pid": 4711, "identity": "x:1", "digest": "d", "bundle": "b", "ports": [1], "started": 1.0}
+    folder.state.write_text(json.dumps(state))
+    assert read_state(folder) is not None
+    folder.state.write_text(json.dumps(state | damage))
+    assert read_state(folder) is None

@@ -219,3 +219,31 @@ def test_of_two_servers_on_one_port_one_serves_and_the_other_says_why_not(tmp_pa
         assert loser.process.returncode == 2
         assert "cannot be taken" in loser.log.read_text()
         winner.wait_ready()
+
+
+HALF = (
+    f"POST {PATH} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ncontent-length: 100\r\n\r\n".encode()
+    + b'{"inputs"'
+)
+
+
+def test_a_body_that_does_not_come_is_a_408_at_the_deadline(tmp_path):
+    """Half a body must not hold a connection for ever."""
+    with scripted_server(tmp_path, request_timeout_ms=300) as server:
+        server.wait_ready()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S) as caller:
+            caller.sendall(HALF)
+            assert b" 408 " in caller.recv(4096)
+        assert server.ask(PATH, {"inputs": "a"}).status == 200
+
+
+def test_what_is_still_being_sent_at_the_end_of_the_drain_is_told_so(tmp_path):
+    with scripted_server(tmp_path, drain_timeout_ms=300) as server:
+        server.wait_ready()
+        with socket.create_connection(("127.0.0.1", server.port), timeout=DEADLINE_S) as caller:
+            caller.sendall(HALF)
+            until("the server has it", lambda: server.ask("/livez").status == 200)
+            server.end()
+            answer = caller.recv(4096)
+        assert b" 503 " in answer
+        assert b"retry-after" in answer

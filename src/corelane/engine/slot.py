@@ -12,6 +12,13 @@ from corelane.runtimes.base import Row, Runtime, Shape
 # How strongly the newest batch moves a shape's cost: a fifth follows a change within about ten batches.
 COST_WEIGHT = 0.2
 
+# A batch that took many times its cost was paused, not slow: it counts as no more than this.
+MOST_OF_COST = 3.0
+
+# How far, with each batch of another shape, a cost goes back to what the warm-up measured: a shape that looks dear is
+# not chosen, and so would never be measured again.
+FORGET_SHARE = 0.005
+
 # A plan is made anew when a cost has moved so far from the one that it was made with.
 REPLAN_SHARE = 0.05
 
@@ -41,8 +48,10 @@ class Slot:
     waiting: Line = field(init=False)
     largest_batch: int = field(init=False)
     plan: Plan = field(init=False)
+    _first_costs: dict[Shape, float] = field(init=False)
 
     def __post_init__(self) -> None:
+        self._first_costs = dict(self.costs)
         self.plan = Plan(self.costs)
         self.waiting = Line([shape.sequence for shape in self.costs])
         self.largest_batch = max(shape.batch for shape in self.costs)
@@ -70,11 +79,15 @@ class Slot:
         return choose([length], self.plan).shape
 
     def note_cost(self, shape: Shape, seconds: float) -> None:
-        """Move a shape's cost towards what its last batch took."""
-        self.costs[shape] += COST_WEIGHT * (seconds - self.costs[shape])
-        planned = self.plan.costs[shape]
-        if abs(self.costs[shape] - planned) > REPLAN_SHARE * planned:
-            self.plan = Plan(self.costs)
+        """Move a shape's cost towards what its last batch took, and the others' a little towards their first ones."""
+        costs = self.costs
+        took = min(seconds, MOST_OF_COST * costs[shape])
+        for other, first in self._first_costs.items():
+            costs[other] += FORGET_SHARE * (first - costs[other])
+        costs[shape] += COST_WEIGHT * (took - costs[shape])
+        planned = self.plan.costs
+        if any(abs(cost - planned[other]) > REPLAN_SHARE * planned[other] for other, cost in costs.items()):
+            self.plan = Plan(costs)
 
     def waiting_s(self) -> float:
         """How long the rows that wait will keep the core busy in full batches, each at its own length."""

@@ -90,9 +90,12 @@ def read_state(folder: Folder) -> State | None:
     """None when nothing was started, or when the file is not one of ours: then nothing may be signalled by
     it."""
     raw = read_json(folder.state)
+    pid, mark = raw.get("pid"), raw.get("identity")
+    if type(pid) is not int or pid <= 1 or not isinstance(mark, str) or not mark:
+        return None  # kill(-1) and kill(0) are signals to everybody
     try:
         return State(
-            Process(raw["pid"], raw["identity"]),
+            Process(pid, mark),
             raw["digest"],
             raw["bundle"],
             tuple(raw["ports"]),

@@ -36,7 +36,7 @@ def difference(expected: Mapping[str, Array], found: Mapping[str, Array]) -> flo
     worst = 0.0
     for name, right in expected.items():
         given = found[name]
-        if given.shape != right.shape or not np.isfinite(given).all():
+        if given.shape != right.shape or not np.isfinite(given).all() or not np.isfinite(right).all():
             return float("inf")
         if right.size:
             error = np.linalg.norm(np.subtract(given, right), axis=-1) / np.maximum(1.0, np.linalg.norm(right, axis=-1))
@@ -92,6 +92,10 @@ class Golden:
             raise BundleError(
                 f"{path} cannot be read as golden rows ({error}); trace the model again with `--retrace`"
             ) from error
+        if not all(row.row.length and all(len(array) == row.row.length for array in row.row.inputs) for row in rows):
+            raise BundleError(
+                f"{path} has a golden row without a length of its own; trace the model again with `--retrace`"
+            )
         if not rows:
             raise BundleError(f"{path} holds no golden row; trace the model again with `--retrace`")
         return cls(tuple(sorted(rows, key=lambda golden: golden.row.length)))

@@ -26,7 +26,14 @@ STATUS: dict[type[CorelaneError], int] = {
 }
 
 # HTTP's own refusals have a word too.
-CODES = {400: "bad_request", 404: "not_found", 405: "method_not_allowed", 413: "too_large", 415: "unsupported_type"}
+CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "timeout",
+    413: "too_large",
+    415: "unsupported_type",
+}
 
 
 class HttpError(Exception):

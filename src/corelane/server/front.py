@@ -5,14 +5,18 @@ No framework middleware: those run the application in a task of its own and hide
 
 from __future__ import annotations
 
+import asyncio
 import re
 import uuid
 from collections.abc import Mapping
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from corelane.engine import RESTART_S
+from corelane.errors import UnavailableError
+from corelane.server.model import ENDING
 from corelane.server.predictions import Endpoint
-from corelane.server.reply import Headers, refusal
+from corelane.server.reply import Headers, Reply, refusal
 
 # What a caller may choose as the request's id: it is echoed, and written to logs.
 _REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}")
@@ -52,16 +56,23 @@ class Front:
     ) -> None:
         try:
             reply = await endpoint.answer(scope, receive)
+        except asyncio.CancelledError:  # the drain time is over and the request was still being read or tokenized
+            await _send(send, refusal(UnavailableError(ENDING, RESTART_S), request_id), ours)
+            raise
         except Exception as error:  # the edge: whatever it was, the caller gets an answer
             reply = refusal(error, request_id)
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(reply.body)).encode()),
-            *reply.headers,
-            *ours,
-        ]
-        await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-        await send({"type": "http.response.body", "body": reply.body})
+        await _send(send, reply, ours)
+
+
+async def _send(send: Send, reply: Reply, ours: Headers) -> None:
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(reply.body)).encode()),
+        *reply.headers,
+        *ours,
+    ]
+    await send({"type": "http.response.start", "status": reply.status, "headers": headers})
+    await send({"type": "http.response.body", "body": reply.body})
 
 
 def _request_id(headers: Headers) -> bytes:

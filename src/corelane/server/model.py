@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 INLINE_CHARACTERS = 4_000
 INLINE_ROWS = 4
 
+ENDING = "this core's server is ending; try another core or come back"
+
 # A caller's disconnect is looked for after so long: most answers are there sooner, and the look costs a task.
 WATCH_AFTER_S = 0.02
 
@@ -116,7 +118,10 @@ class Model:
         self.core.check_rows(len(items))  # refused before any text is looked at
         parsed = parse_parameters(self.task, parameters)
         began = perf_counter()
-        encoded = await self.offload(_size_of(items) > INLINE_CHARACTERS, self._encode, items, parsed)
+        if _size_of(items) <= INLINE_CHARACTERS:
+            encoded = self._encode(items, parsed)
+        else:
+            encoded = await self._encode_in_time(items, parsed, deadline, caller_left)
         encode_s = perf_counter() - began
 
         tickets = await self._compute([item for item in encoded if isinstance(item, Encoded)], deadline, caller_left)
@@ -140,7 +145,35 @@ class Model:
         """Do the work here, or where it is heavy in a thread, so that the event loop turns meanwhile."""
         if not is_heavy:
             return work(*args)
-        return await asyncio.get_running_loop().run_in_executor(self.executor, work, *args)
+        # Not on the threads that tokenize: an answer that is ready does not wait behind texts that are not.
+        return await asyncio.get_running_loop().run_in_executor(None, work, *args)
+
+    async def _encode_in_time(
+        self,
+        items: Sequence[Any],
+        parameters: Any,
+        deadline: float | None,
+        caller_left: Callable[[], Awaitable[None]] | None,
+    ) -> list[Encoded | RequestError]:
+        """`_encode` in a thread, for no longer than anybody waits for it: what has not begun then never does."""
+        loop = asyncio.get_running_loop()
+        work = loop.run_in_executor(self.executor, self._encode, items, parameters)
+        watcher = None if caller_left is None else asyncio.ensure_future(caller_left())
+        awaited: set[asyncio.Future[Any]] = {work} if watcher is None else {work, watcher}
+        patience_s = None if deadline is None else max(0.0, deadline - loop.time())
+        try:
+            await asyncio.wait(awaited, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+            if work.done():
+                return work.result()
+            if watcher is not None and watcher.done():
+                raise CallerLeftError
+            raise DeadlineError(
+                "the deadline passed while the text waited to be tokenized; ask again or allow more time"
+            )
+        finally:
+            work.cancel()
+            if watcher is not None:
+                watcher.cancel()
 
     def _encode(self, items: Sequence[Any], parameters: Any) -> list[Encoded | RequestError]:
         encoded: list[Encoded | RequestError] = []
@@ -200,7 +233,7 @@ class Model:
         if why is Settled.CALLER_LEFT:
             raise CallerLeftError
         if why is Settled.ENDING:
-            raise UnavailableError("this core's server is ending; try another core or come back", RESTART_S)
+            raise UnavailableError(ENDING, RESTART_S)
         return tickets
 
     def _decode(

@@ -5,6 +5,7 @@ JSON by RFC 8259 in UTF-8; of a key given twice the last counts; NaN and infinit
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -51,14 +52,38 @@ def parse_query(query: bytes) -> tuple[str | None, str | None]:
 
 
 async def read_body(
-    receive: Receive, headers: Mapping[bytes, bytes], max_bytes: int, *, must_be_json: bool = False
+    receive: Receive,
+    headers: Mapping[bytes, bytes],
+    max_bytes: int,
+    deadline: float | None = None,
+    *,
+    must_be_json: bool = False,
 ) -> bytes:
-    """The whole body; 413 as soon as it is known to pass `max_bytes`, 415 when it must be JSON in UTF-8 and is not."""
+    """The whole body. HttpError 408 when it is not there at the deadline (`loop.time()`), 413 as soon as it is known to
+    pass `max_bytes`, 415 when it must be JSON in UTF-8 and is not."""
     if must_be_json:
         _check_type(headers.get(b"content-type", b"").decode("latin-1"))
     declared = headers.get(b"content-length", b"")
     if declared.isdigit() and int(declared) > max_bytes:
         raise _too_large(int(declared), max_bytes)
+    if deadline is None:
+        return await _read(receive, max_bytes)
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    timer = loop.call_at(deadline, task.cancel)  # cheaper than a task of its own for every request
+    try:
+        return await _read(receive, max_bytes)
+    except asyncio.CancelledError:
+        if loop.time() < deadline:
+            raise  # somebody else's
+        if hasattr(task, "uncancel"):  # Python 3.11 and newer count
+            task.uncancel()
+        raise HttpError(408, "the body was not there in time; send it whole, or allow more time") from None
+    finally:
+        timer.cancel()
+
+
+async def _read(receive: Receive, max_bytes: int) -> bytes:
     chunks: list[bytes] = []
     size = 0
     while True:

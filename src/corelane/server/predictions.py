@@ -7,7 +7,6 @@ for the API page; `front` calls this directly, and the framework's routes call t
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 from starlette.types import Receive, Scope
 
@@ -35,16 +34,20 @@ class Endpoint:
 
     async def _get(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Reply:
         item = self.model.task.from_query(*parse_query(scope["query_string"]))
-        await read_body(receive, headers, self._max_body_bytes)  # of no meaning; what follows it is the disconnect
-        answers = await self._ask([item], None, headers, receive)
+        deadline = self._deadline(headers)
+        await read_body(
+            receive, headers, self._max_body_bytes, deadline
+        )  # of no meaning; what follows it is the disconnect
+        answers = await self.model.predict([item], None, deadline, _caller_left(receive))
         answer = answers.answers[0]
         if isinstance(answer, RequestError):
             raise answer
         return Reply(200, as_json({"detail": self.model.task.detail(answer)}), self._headers(answers))
 
     async def _post(self, scope: Scope, headers: dict[bytes, bytes], receive: Receive) -> Reply:
-        payload = parse_body(await read_body(receive, headers, self._max_body_bytes, must_be_json=True))
-        answers = await self._ask(payload.items, payload.parameters, headers, receive)
+        deadline = self._deadline(headers)
+        payload = parse_body(await read_body(receive, headers, self._max_body_bytes, deadline, must_be_json=True))
+        answers = await self.model.predict(payload.items, payload.parameters, deadline, _caller_left(receive))
         first = answers.answers[0]
         if isinstance(first, RequestError) and answers.all_failed:
             raise first
@@ -52,9 +55,8 @@ class Endpoint:
         body = await self.model.offload(answers.is_heavy, as_json, content if payload.is_list else content[0])
         return Reply(200, body, self._headers(answers))
 
-    async def _ask(self, items: list[Any], parameters: Any, headers: dict[bytes, bytes], receive: Receive) -> Answers:
-        deadline = deadline_after(self._request_timeout_ms, headers.get(b"x-request-timeout-ms"))
-        return await self.model.predict(items, parameters, deadline, _caller_left(receive))
+    def _deadline(self, headers: dict[bytes, bytes]) -> float | None:
+        return deadline_after(self._request_timeout_ms, headers.get(b"x-request-timeout-ms"))
 
     def _headers(self, answers: Answers) -> Headers:
         timing = ", ".join(f"{name};dur={seconds * 1e3:.2f}" for name, seconds in answers.timing.items())
