@@ -155,3 +155,10 @@ def test_a_golden_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, data:
         path.write_bytes(data)
     with pytest.raises(BundleError, match="golden rows"):
         Golden.load(path, INPUTS, OUTPUTS, 1e-4)
+
+
+def test_a_golden_answer_that_is_not_finite_is_never_right() -> None:
+    """A comparison with NaN is false either way, and must not pass for one that held."""
+    nan = {"embedding": np.array([np.nan, 0.0], np.float32)}
+    assert difference(nan, {"embedding": np.array([1.0, 0.0], np.float32)}) == float("inf")
+    assert difference(nan, nan) == float("inf")
