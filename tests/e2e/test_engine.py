@@ -21,6 +21,8 @@ from support.servers import free_port, started, until
 pytestmark = pytest.mark.slow
 
 PATH = "/predictions_neuron_core_0/model_0"
+# Some 30,000 requests more: a kept request body or answer of 1 KiB each would be 30 MiB.
+MOST_GROWTH_MIB = 16
 OVERLOAD_S = float(os.environ.get("OVERLOAD_S", "30"))
 
 
@@ -83,7 +85,7 @@ def _is_idle(server):
 
 
 def test_ten_times_more_than_it_can_serve_costs_neither_throughput_nor_memory(tmp_path):
-    """A core of 80 texts/s at 800/s: it serves what it can, refuses the rest at once, and stays as large as it was.
+    """A core of 80 texts/s at 800/s: it serves what it can, refuses the rest at once, and keeps nothing of them.
 
     OVERLOAD_S in the environment makes it last longer.
     """
@@ -115,7 +117,7 @@ def test_ten_times_more_than_it_can_serve_costs_neither_throughput_nor_memory(tm
 
     with simulated_server(tmp_path, "1x128=12.5,8x128=100", max_queue_rows=256) as server:
         url = f"http://127.0.0.1:{server.port}{PATH}"
-        asyncio.run(flood(url, 5, 800))  # until its memory has found its size
+        asyncio.run(flood(url, 10, 800))  # until its memory has found its size: as many connections as there will be
         before_mib = resident_mib(server.process.pid)
         statuses.clear()
         seconds = asyncio.run(flood(url, OVERLOAD_S, 800))
@@ -126,4 +128,4 @@ def test_ten_times_more_than_it_can_serve_costs_neither_throughput_nor_memory(tm
         )
         assert set(statuses) == {200, 429}
         assert statuses[200] / seconds >= 72
-        assert after_mib <= 1.05 * before_mib
+        assert after_mib <= before_mib + MOST_GROWTH_MIB
