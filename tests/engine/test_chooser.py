@@ -50,6 +50,12 @@ def test_free_places_go_to_the_longest_rows_that_fit():
     assert choose([100, 20, 90, 20, 95, 80, 20], plan).positions == (0, 2, 4, 5)
 
 
+def test_of_rows_in_one_length_class_the_older_go_first():
+    """They cost the same there: going by their exact lengths would only let short texts wait."""
+    plan = Plan({Shape(1, 128): 1.0, Shape(4, 128): 2.0})
+    assert choose([10, 20, 30, 40, 100, 110, 120], plan).positions == (0, 1, 2, 3)
+
+
 @given(st.lists(st.integers(1, 128), min_size=1, max_size=64))
 def test_every_batch_holds_the_oldest_row_once_and_only_rows_that_fit(lengths):
     choice = choose(lengths, PLAN)

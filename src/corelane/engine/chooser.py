@@ -90,7 +90,7 @@ def choose(lengths: Sequence[int], plan: Plan) -> Choice:
             if best is None or total < best_total - slack or (total <= best_total + slack and per_row < best_per_row):
                 best, best_total, best_per_row = shape, total, per_row
     assert best is not None
-    return Choice(best, _longest_first(lengths, best))
+    return Choice(best, _longest_first(classes, plan.length_class(best.sequence), best.batch))
 
 
 def _without(counts: Sequence[int], oldest: int, longest: int, batch: int) -> list[int]:
@@ -107,10 +107,10 @@ def _without(counts: Sequence[int], oldest: int, longest: int, batch: int) -> li
     return left
 
 
-def _longest_first(lengths: Sequence[int], shape: Shape) -> tuple[int, ...]:
-    """The oldest row, and in the other places the longest rows that fit; of equals the older."""
-    fitting = [at for at in range(1, len(lengths)) if lengths[at] <= shape.sequence]
-    if len(fitting) >= shape.batch:
-        fitting.sort(key=lambda at: -lengths[at])
-        fitting = sorted(fitting[: shape.batch - 1])
+def _longest_first(classes: Sequence[int], longest: int, batch: int) -> tuple[int, ...]:
+    """The oldest row, and in the other places the rows of the longest classes that fit; of one class the older."""
+    fitting = [at for at in range(1, len(classes)) if classes[at] <= longest]
+    if len(fitting) >= batch:
+        fitting.sort(key=lambda at: -classes[at])
+        fitting = sorted(fitting[: batch - 1])
     return (0, *fitting)
