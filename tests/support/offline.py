@@ -18,3 +18,16 @@ def finished():
             thread.join(10)
     return attempts
 '''
+
+# A trace of the configuration in the folder given, watched.
+OFFLINE_TRACE = (
+    WATCH
+    + """
+import sys
+from pathlib import Path
+from corelane.settings import load
+from corelane.tracing.trace import trace
+trace(load(Path(sys.argv[1]), {}), progress=print)
+print("attempts:", finished())
+"""
+)

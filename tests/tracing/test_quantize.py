@@ -20,7 +20,7 @@ from corelane.runtimes.base import Array, Outputs, Row, cut, pad
 from corelane.runtimes.golden import TOLERANCE_INT8, Golden
 from corelane.tracing import quantize
 from corelane.tracing.trace import trace
-from support.offline import WATCH
+from support.offline import OFFLINE_TRACE
 from support.traced import settings, tiny_bert, tiny_classifier, traced
 
 SMALL = {"batch_sizes": "1,2", "sequence_lengths": "16,32"}
@@ -167,19 +167,6 @@ def test_without_nncf_the_extra_is_named_before_anything_is_loaded(
     traced(tmp_path, model_name="./model", precision="float32", **SMALL)
 
 
-OFFLINE = (
-    WATCH
-    + """
-import sys
-from pathlib import Path
-from corelane.settings import load
-from corelane.tracing.trace import trace
-trace(load(Path(sys.argv[1]), {}), progress=print)
-print("attempts:", finished())
-"""
-)
-
-
 def test_nncf_sends_nothing_and_says_nothing(tmp_path: Path) -> None:
     """Left alone it reports each use over the network, and draws a table and a progress bar."""
     tiny_classifier(tmp_path / "model")
@@ -188,7 +175,7 @@ def test_nncf_sends_nothing_and_says_nothing(tmp_path: Path) -> None:
     home.mkdir()
     environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"HOME": str(home)}
     done = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(tmp_path)],
+        [sys.executable, "-c", OFFLINE_TRACE, str(tmp_path)],
         env=environment, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     lines = done.stdout.splitlines()

@@ -21,7 +21,7 @@ from corelane.runtimes.base import Shape, cut, pad
 from corelane.runtimes.golden import Golden
 from corelane.tracing import compile_cpu
 from corelane.tracing.trace import trace
-from support.offline import WATCH
+from support.offline import OFFLINE_TRACE
 from support.traced import sentence_files, settings, tiny_bert, tiny_classifier, tiny_roberta, traced
 
 SMALL = {"batch_sizes": "1,2", "sequence_lengths": "16,32"}
@@ -301,18 +301,6 @@ def test_how_scores_are_made_is_kept_in_the_bundle(tmp_path: Path) -> None:
 
 # --- the process ----------------------------------------------------------------------------------
 
-OFFLINE = (
-    WATCH
-    + """
-import sys
-from pathlib import Path
-from corelane.settings import load
-from corelane.tracing.trace import trace
-trace(load(Path(sys.argv[1]), {}), progress=print)
-print("attempts:", finished())
-"""
-)
-
 
 def test_tracing_a_folder_uses_no_network_and_prints_only_its_own_lines(tiny: Path) -> None:
     """No hub, no telemetry, nothing in the home; no library's advice between the lines of progress."""
@@ -321,7 +309,7 @@ def test_tracing_a_folder_uses_no_network_and_prints_only_its_own_lines(tiny: Pa
     home.mkdir()
     environment = {key: value for key, value in os.environ.items() if key != "CI"} | {"HOME": str(home)}
     done = subprocess.run(
-        [sys.executable, "-c", OFFLINE, str(tiny)],
+        [sys.executable, "-c", OFFLINE_TRACE, str(tiny)],
         env=environment, capture_output=True, text=True, check=True, timeout=120,
     )  # fmt: skip
     lines = done.stdout.splitlines()

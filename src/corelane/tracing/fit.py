@@ -11,12 +11,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from corelane import models, tasks
 from corelane.errors import ConfigError, RequestError
+from corelane.settings import Settings
 from corelane.tasks.base import Task
 from corelane.tracing import trace
 from corelane.tracing.trace import Progress
@@ -26,7 +26,7 @@ DEFAULT_BUDGET = 8
 STEP = 8
 
 
-def fit(settings: Any, file: Path, *, budget: int = DEFAULT_BUDGET, progress: Progress | None = None) -> str:
+def fit(settings: Settings, file: Path, *, budget: int = DEFAULT_BUDGET, progress: Progress | None = None) -> str:
     """What to tell the user: how the texts are long, today's padding, and the line for config.properties.
 
     A line is a text; a tab in it separates seq_0 from seq_1, as in a URL's query. ConfigError names the line that

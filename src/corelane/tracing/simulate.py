@@ -19,6 +19,7 @@ from corelane.errors import BundleError, ConfigError, MissingBundleError
 from corelane.runtimes import simulated
 from corelane.runtimes.base import InputSpec, OutputSpec, Row, Shape
 from corelane.runtimes.golden import TOLERANCE_FLOAT32, Golden, GoldenRow, Parity, replay
+from corelane.settings import Settings
 from corelane.tracing.examples import golden_rows
 from corelane.tracing.published import PUBLISHED
 from corelane.tracing.shapes import SHORTEST_SEQUENCE
@@ -34,7 +35,7 @@ _TIME = re.compile(r"([1-9][0-9]{0,5})x([1-9][0-9]{0,5})=([0-9.]+)")
 
 
 def simulate(
-    settings: Any,
+    settings: Settings,
     name: str,
     *,
     bundle_name: str = "",
@@ -103,7 +104,7 @@ def parse_times(text: str) -> dict[Shape, float]:
     return times
 
 
-def _tokenizer_folder(settings: Any) -> Path:
+def _tokenizer_folder(settings: Settings) -> Path:
     """The configured model's, where it is a folder; else the demo model's, which needs no hub."""
     source = models.resolve(settings.model_name, settings.model_revision, root=settings.root)
     path = source.path if source.kind == "folder" else models.resolve("demo-embed").path
@@ -132,7 +133,7 @@ def _is_same(present: Bundle, chip: str, fingerprint: str) -> bool:
     return (present.manifest.chip, present.manifest.source_fingerprint) == (chip, fingerprint)
 
 
-def _manifest(settings: Any, name: str, times_ms: Mapping[Shape, float], fingerprint: str) -> Manifest:
+def _manifest(settings: Settings, name: str, times_ms: Mapping[Shape, float], fingerprint: str) -> Manifest:
     import tokenizers
 
     return Manifest(

@@ -20,6 +20,7 @@ from corelane.errors import BundleError, ConfigError, MissingBundleError
 from corelane.runtimes import cpu
 from corelane.runtimes.base import Row, Shape
 from corelane.runtimes.golden import TOLERANCES, Checked, Golden, GoldenRow, Parity, replay
+from corelane.settings import Settings
 from corelane.tracing import quantize, report, shapes
 from corelane.tracing.examples import golden_rows
 
@@ -32,7 +33,7 @@ Progress = Callable[[str], None]
 TOKENIZER_FILES = ("tokenizer_config.json", "special_tokens_map.json")
 
 
-def trace(settings: Any, *, retrace: bool = False, progress: Progress | None = None) -> Bundle:
+def trace(settings: Settings, *, retrace: bool = False, progress: Progress | None = None) -> Bundle:
     """The configured model's bundle: the one that is there if it is fresh, else (or with `retrace`) a new
     version.
 
@@ -63,7 +64,7 @@ def trace(settings: Any, *, retrace: bool = False, progress: Progress | None = N
     return made
 
 
-def _refuse_what_is_not_carried(settings: Any) -> None:
+def _refuse_what_is_not_carried(settings: Settings) -> None:
     if settings.chip_type != "cpu":
         raise ConfigError(
             f"CHIP_TYPE={settings.chip_type} cannot be traced for yet, this version compiles for cpu; set CHIP_TYPE=cpu"
@@ -80,7 +81,7 @@ def _refuse_simulated(root: Path, name: str) -> None:
             )
 
 
-def _present(root: Path, settings: Any, source: models.Source, name: str, version: int | None) -> Bundle | None:
+def _present(root: Path, settings: Settings, source: models.Source, name: str, version: int | None) -> Bundle | None:
     """The bundle that is there, fresh and whole; None when there is none."""
     try:
         present = bundle.find(root, name if version is None else f"{name}@{version}")
@@ -95,7 +96,7 @@ def _present(root: Path, settings: Any, source: models.Source, name: str, versio
 
 
 def _make(
-    settings: Any, source: models.Source, wrapping: ModuleType, name: str, folder: Path, say: Progress
+    settings: Settings, source: models.Source, wrapping: ModuleType, name: str, folder: Path, say: Progress
 ) -> Manifest:
     """Fill `folder` and return the manifest for it, but for version and checksums."""
     say(f"loading {source.name}")
@@ -163,7 +164,7 @@ def _compile(wrapped: Wrapped, folder: Path, precision: str) -> Counter[str]:
     return compile_cpu.compile_model(wrapped, folder, precision)
 
 
-def sequences(settings: Any, loaded: models.Loaded) -> tuple[int, ...]:
+def sequences(settings: Settings, loaded: models.Loaded) -> tuple[int, ...]:
     """The lengths that the configured model is compiled for."""
     return shapes.choose_sequences(
         settings.sequence_lengths,
